@@ -80,6 +80,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=gpu.rs");
     println!("cargo::rerun-if-changed=backend");
+    println!("cargo::rerun-if-changed=cuda");
     println!("cargo::rerun-if-changed=src/shim.c");
     println!("cargo::rerun-if-changed=src/shim.h");
     println!("cargo::rerun-if-changed=src/attention.c");
@@ -108,6 +109,16 @@ fn main() {
     let version = write_version_header(&ggml, &out);
     // As in scripts/backend.sh.
     println!("cargo::rustc-env=GGML_IDENTITY=ggml {version} of {origin}");
+    // For tests/cuda.rs.
+    println!(
+        "cargo::rustc-env=GGML_INCLUDE={}",
+        ggml.join("include").display()
+    );
+    println!("cargo::rustc-env=GGML_LIBRARY={}", out.display());
+    println!(
+        "cargo::rustc-env=BENCH_TARGET={}",
+        env::var("TARGET").expect("cargo sets TARGET")
+    );
     let backends = gpu::wanted();
     println!("cargo::metadata=include={}", ggml.join("include").display());
 

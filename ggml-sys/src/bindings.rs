@@ -808,6 +808,15 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
+    pub fn ggml_backend_tensor_get_async(
+        backend: ggml_backend_t,
+        tensor: *const ggml_tensor,
+        data: *mut ::core::ffi::c_void,
+        offset: usize,
+        size: usize,
+    );
+}
+unsafe extern "C" {
     pub fn ggml_backend_synchronize(backend: ggml_backend_t);
 }
 unsafe extern "C" {
@@ -973,6 +982,12 @@ unsafe extern "C" {
     ) -> ggml_status;
 }
 unsafe extern "C" {
+    pub fn ggml_backend_sched_graph_compute_async(
+        sched: ggml_backend_sched_t,
+        graph: *mut ggml_cgraph,
+    ) -> ggml_status;
+}
+unsafe extern "C" {
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);
 }
 unsafe extern "C" {
@@ -1045,6 +1060,24 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn shim_device_attention(
+        ctx: *mut ggml_context,
+        q: *mut ggml_tensor,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        queries: *mut ggml_tensor,
+        table: *mut ggml_tensor,
+        sinks: *mut ggml_tensor,
+        scale: f32,
+        softcap: f32,
+        max_bias: f32,
+        block: i32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_is_device_attention(t: *const ggml_tensor) -> bool;
+}
+unsafe extern "C" {
     pub fn shim_paged_attention_max_head() -> i32;
 }
 unsafe extern "C" {
@@ -1101,6 +1134,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_tensor_op(t: *const ggml_tensor) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn shim_tensor_is_input(t: *const ggml_tensor) -> bool;
 }
 unsafe extern "C" {
     pub fn shim_tensor_op_name(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
@@ -1202,6 +1238,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_graph_set_invariant(graph: *mut ggml_cgraph);
+}
+unsafe extern "C" {
+    pub fn shim_product_in_bf16(product: *mut ggml_tensor);
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

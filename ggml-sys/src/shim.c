@@ -3,6 +3,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-impl.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -24,6 +25,7 @@ int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim) { return t->ne[dim
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim) { return t->nb[dim]; }
 int     shim_tensor_type(const struct ggml_tensor * t) { return (int) t->type; }
 int     shim_tensor_op(const struct ggml_tensor * t) { return (int) t->op; }
+bool    shim_tensor_is_input(const struct ggml_tensor * t) { return (t->flags & GGML_TENSOR_FLAG_INPUT) != 0; }
 
 const char * shim_tensor_op_name(const struct ggml_tensor * t) {
     if (shim_is_paged_attention(t)) {
@@ -180,4 +182,33 @@ void shim_report_bus_errors(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGBUS, &action, NULL);
 #endif
+}
+
+// The lowest compute capability that a backend was built for, 100 * major + 10 * minor; 0 if it does not say.
+static long lowest_arch(ggml_backend_reg_t reg) {
+    ggml_backend_get_features_t features =
+        (ggml_backend_get_features_t) ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features");
+    long lowest = 0;
+    for (struct ggml_backend_feature * f = features ? features(reg) : NULL; f && f->name; f++) {
+        for (const char * at = strcmp(f->name, "ARCHS") == 0 ? f->value : ""; *at;) {
+            char * end;
+            const long arch = strtol(at, &end, 10);
+            if (arch > 0 && (lowest == 0 || arch < lowest)) {
+                lowest = arch;
+            }
+            at = end > at ? end : at + 1;
+        }
+    }
+    return lowest;
+}
+
+void shim_product_in_bf16(struct ggml_tensor * product) {
+    const struct ggml_tensor * matrix = product->src[0];
+    ggml_backend_buffer_t buffer = shim_tensor_buffer(matrix);
+    ggml_backend_dev_t device = buffer ? ggml_backend_buft_get_device(buffer->buft) : NULL;
+    ggml_backend_reg_t reg = device ? ggml_backend_dev_backend_reg(device) : NULL;
+    if (reg == NULL || strcmp(ggml_backend_reg_name(reg), "CUDA") != 0 || lowest_arch(reg) < 800) {
+        return;
+    }
+    ggml_prec_set_acc(product, GGML_PREC_BF16);
 }

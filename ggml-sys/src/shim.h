@@ -22,6 +22,7 @@ int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim);
 int     shim_tensor_type(const struct ggml_tensor * t);
 int     shim_tensor_op(const struct ggml_tensor * t);
+bool    shim_tensor_is_input(const struct ggml_tensor * t);
 // What the operation that makes a tensor is called: by ggml, or, of one that ggml does not have, here.
 const char * shim_tensor_op_name(const struct ggml_tensor * t);
 // A parameter of the operation that makes a tensor, read as a float; index below 16.
@@ -89,6 +90,10 @@ bool shim_dequantize(int type, const void * from, float * to, int64_t n);
 // The bits of the columns of the graph's matrix products do not depend on how many there are, nor on the number of
 // threads. Costs speed for some types (src/matmul).
 void shim_graph_set_invariant(struct ggml_cgraph * graph);
+
+// Has the product of a matrix in a buffer of a CUDA device computed in bf16 with sums in f32, where ggml would compute in f16 with
+// sums in f16: such sums lose digits, and overflow. Nothing changes where a GPU that the backend was built for has no products in bf16.
+void shim_product_in_bf16(struct ggml_tensor * product);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@ use super::{Failure, output};
 type Values = BTreeMap<String, Vec<String>>;
 
 /// Options of the server, not of a model, separated by spaces.
-const OF_SERVER: &str = "model models host port api_key api_key_file admin_key keys no_api_key cors_origin page_connect allow_host \
+const OF_SERVER: &str = "model models host port listen tls_cert tls_key api_key api_key_file admin_key keys no_api_key cors_origin page_connect allow_host \
     strict_fields strict_model lora_dir lab_upload response_store files file_bytes read_time write_time in_process log log_level log_format";
 /// Options among these that engine processes also have.
 const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];

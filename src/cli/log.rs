@@ -3,9 +3,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use lab_base::util::lock::lock;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{FmtSpan, Writer};
@@ -73,9 +76,9 @@ pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(),
         EnvFilter::try_new(level).map_err(|e| anyhow::anyhow!("--log-level `{level}`: {e}"))?;
     let (writer, is_ansi) = match &options.log {
         Some(path) => {
-            let file = File::options().create(true).append(true).open(path);
+            let file = LogFile::open(path);
             let file = file.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-            (BoxMakeWriter::new(Arc::new(file)), false)
+            (BoxMakeWriter::new(file), false)
         }
         None => {
             let is_ansi = match of_whom {
@@ -108,6 +111,70 @@ pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// A file to which messages are appended. Where it was moved or removed, such as by logrotate, a new one is begun.
+struct LogFile {
+    path: PathBuf,
+    state: Mutex<LogFileState>,
+}
+
+struct LogFileState {
+    file: Arc<File>,
+    looked: Instant,
+}
+
+/// The path of the log is looked at no more often.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl LogFile {
+    fn open(path: &Path) -> std::io::Result<Self> {
+        let state = LogFileState {
+            file: appended(path)?,
+            looked: Instant::now(),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            state: Mutex::new(state),
+        })
+    }
+}
+
+fn appended(path: &Path) -> std::io::Result<Arc<File>> {
+    let file = File::options().create(true).append(true).open(path)?;
+    Ok(Arc::new(file))
+}
+
+/// Whether a path leads to another file than this one, or to none.
+#[cfg(unix)]
+fn is_elsewhere(path: &Path, file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let of = |about: std::fs::Metadata| (about.dev(), about.ino());
+    let there = std::fs::metadata(path).ok().map(of);
+    file.metadata().is_ok_and(|own| there != Some(of(own)))
+}
+
+#[cfg(not(unix))]
+fn is_elsewhere(path: &Path, _: &File) -> bool {
+    !path.exists()
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = Arc<File>;
+
+    fn make_writer(&'a self) -> Arc<File> {
+        let mut state = lock(&self.state);
+        if state.looked.elapsed() >= LOOK {
+            state.looked = Instant::now();
+            // Without a new file, messages go to the old one.
+            if is_elsewhere(&self.path, &state.file)
+                && let Ok(file) = appended(&self.path)
+            {
+                state.file = file;
+            }
+        }
+        Arc::clone(&state.file)
+    }
 }
 
 /// The form of a command's messages, without time and module: `warning: TEXT`, or `warning: ggml: TEXT`.

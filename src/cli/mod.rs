@@ -39,6 +39,7 @@ mod points;
 mod run;
 mod sampling;
 mod serve;
+mod service_manager;
 mod synth;
 mod template;
 mod tokenize;

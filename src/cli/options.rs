@@ -486,6 +486,7 @@ impl LoadOptions {
                 _ => n_batch.max(n_ctx),
             },
             n_outputs: 0,
+            top_logits: true,
             n_threads: self.model.threads(),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),
@@ -494,6 +495,8 @@ impl LoadOptions {
                 (false, None) => defaults.flash_attn,
                 (false, Some(switch)) => switch == OnOff::On,
             },
+            // Whether devices read them is found out when their model is loaded.
+            device_tables: false,
             deterministic: self.deterministic,
             embeddings: false,
             non_causal: false,

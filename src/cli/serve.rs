@@ -21,7 +21,7 @@ use lab_core::model::{self, Options};
 use lab_core::models::lora::AdapterSource;
 use lab_core::models::{self, ModelSource, OpenedModel};
 use lab_hub::{Cache, Settings};
-use lab_server::http::transport;
+use lab_server::http::transport::{self, ListenAddress, Listener, TlsFiles};
 use lab_server::served::{Progress, ServedModel};
 use lab_server::{
     Access, AllowedHost, ApiKeys, BatchStore, Collection, EngineProcess, EngineProcessConfig,
@@ -32,7 +32,7 @@ use lab_server::{
 use super::diffusion::DiffusionOptions;
 use super::options::{LoadDefaults, LoadOptions, ModelArg};
 use super::values::{byte_count, positive, seconds, some_tokens};
-use super::{Failure, engine_process, output};
+use super::{Failure, engine_process, output, service_manager};
 
 /// The tables of the configuration file with the options of single models: `[per_model.NAME]`.
 pub(super) const PER_MODEL: &str = "per_model";
@@ -88,6 +88,16 @@ pub(super) struct Args {
     /// Port to listen on; 0 = any free port
     #[arg(long, default_value_t = 11116)]
     port: u16,
+    /// Address to listen on in place of `--host` and `--port`: IP:PORT, or unix:PATH for a socket in the file system, with
+    /// `,mode=0600` to let only the own user connect; may be repeated; default: the sockets that systemd opened, if any
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["host", "port"])]
+    listen: Vec<ListenAddress>,
+    /// Certificate with its chain (PEM), for TLS; read again when it changes and on SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Maximum number of sequences in a batch, 1 or more; each has the full context length (`--ctx`)
     #[arg(
         long,
@@ -288,8 +298,34 @@ impl ConfigLayers {
     }
 }
 
-/// The API keys of the options and the files.
-fn keys(args: &Args) -> Result<ApiKeys, Failure> {
+/// The sockets on which clients connect.
+fn listeners(args: &Args) -> Result<Vec<Listener>, Failure> {
+    #[cfg(unix)]
+    let mut all = Listener::inherited().map_err(|e| anyhow::anyhow!("LISTEN_FDS: {e}"))?;
+    #[cfg(not(unix))]
+    let mut all: Vec<Listener> = Vec::new();
+    let own = match (args.listen.as_slice(), all.is_empty()) {
+        ([], true) => vec![ListenAddress::Tcp((args.host, args.port).into())],
+        (own, _) => own.to_vec(),
+    };
+    for address in &own {
+        let bound = Listener::bind(address).map_err(|e| {
+            let is_taken = e.kind() == std::io::ErrorKind::AddrInUse;
+            let hint = match address {
+                ListenAddress::Tcp(_) if is_taken && args.listen.is_empty() => {
+                    "; --port N takes another one"
+                }
+                _ => "",
+            };
+            anyhow::anyhow!("{address}: {e}{hint}")
+        })?;
+        all.push(bound);
+    }
+    Ok(all)
+}
+
+/// The API keys of the options and the files. `open`: an address that others than programs on this machine reach.
+fn keys(args: &Args, open: Option<&Listener>) -> Result<ApiKeys, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
         let text = limited_read::text(path, MAX_DEFINITION);
@@ -310,10 +346,13 @@ fn keys(args: &Args) -> Result<ApiKeys, Failure> {
         anyhow::bail!("--api-key, --admin-key: a key is empty");
     }
     let keys = ApiKeys::new(&keys, &args.admin_key, args.keys.as_deref()).map_err(Failure::msg)?;
-    if keys.is_empty() && !args.no_api_key && !args.host.is_loopback() {
+    if let Some(open) = open.filter(|_| keys.is_empty() && !args.no_api_key) {
+        let option = match (args.listen.as_slice(), open.address()) {
+            ([], ListenAddress::Tcp(address)) => format!("--host {}", address.ip()),
+            (_, address) => format!("--listen {address}"),
+        };
         anyhow::bail!(
-            "--host {}: everyone who reaches this address could use the server; set --api-key, or --no-api-key if that is wanted",
-            args.host
+            "{option}: everyone who reaches this address could use the server; set --api-key, or --no-api-key if that is wanted"
         );
     }
     Ok(keys)
@@ -328,7 +367,17 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     lab_base::ggml::return_large_memory();
     allow_connections();
-    let keys = Arc::new(keys(&args)?);
+    // The port is open before anything else is done, so that one in use is known at once.
+    let listeners = listeners(&args)?;
+    let open = listeners.iter().find(|listener| !listener.is_local());
+    let keys = Arc::new(keys(&args, open)?);
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let files = TlsFiles::open(certificate.clone(), key.clone());
+            Some(Arc::new(files.map_err(Failure::msg)?))
+        }
+        _ => None,
+    };
     let access = Access::new(
         Arc::clone(&keys),
         args.cors_origin.clone(),
@@ -346,14 +395,14 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         );
     }
     args.layers.check_models(&sources)?;
-    let (host, port, is_collection) = (args.host, args.port, collection.is_some());
+    let is_collection = collection.is_some();
     let drain_time = args.drain_time;
     let times = transport::ConnectionTimeouts {
         read: args.read_time,
         write: args.write_time,
     };
     // Clients with a key may manage models; without keys, only clients on this machine.
-    let is_managed = !keys.is_empty() || host.is_loopback();
+    let is_managed = !keys.is_empty() || open.is_none();
     // The folder is removed when the server ends.
     let kept = store::temporary()?;
     let pool = Arc::new(pool_of(args, sources, is_managed, kept.as_ref())?);
@@ -361,32 +410,35 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let app = lab_server::app(Arc::clone(&pool), access, times.read)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        reload_on_hangup(&keys)?;
-        let listener = tokio::net::TcpListener::bind((host, port))
-            .await
-            .map_err(|e| {
-                let is_taken = e.kind() == std::io::ErrorKind::AddrInUse;
-                let hint = if is_taken { "; --port N takes another one" } else { "" };
-                anyhow::anyhow!("{host}:{port}: {e}{hint}")
-            })?;
-        let address = listener.local_addr()?;
+        reload_on_hangup(&keys, tls.as_ref())?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let addresses = listeners.iter().map(|listener| match listener.address() {
+            ListenAddress::Tcp(address) => format!("{scheme}://{address}"),
+            unix @ ListenAddress::Unix(..) => unix.to_string(),
+        });
+        let addresses: Vec<String> = addresses.collect();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
-        let serving = tokio::spawn(transport::serve(listener, app, times, stopped));
-        // The port is open by now, so that one in use is known at once. Requests wait until the only model is loaded.
+        let serving = tokio::spawn(transport::serve(listeners, tls, app, times, stopped));
+        service_manager::watch();
+        // Requests wait until the only model is loaded.
         let ready = async {
             if !is_collection {
                 pool.load_all().await.map_err(Failure::msg)?;
             }
-            output::line(format!("listening on http://{address}"))?;
+            for address in &addresses {
+                output::line(format!("listening on {address}"))?;
+            }
+            service_manager::tell("READY=1");
             std::future::pending::<Result<(), Failure>>().await
         };
         tokio::select! {
-            served = serving => Ok(served?),
+            served = serving => Ok(served??),
             failed = ready => failed,
             () = async {
                 tokio::select! {
                     () = signals.next() => {
+                        service_manager::tell("STOPPING=1");
                         pool.drain();
                         if !drain_time.is_zero() {
                             tracing::info!(target: "server", "/readyz says so, and requests are accepted for {drain_time:?}");
@@ -410,25 +462,31 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     ended
 }
 
-/// Reads the file of keys again on SIGHUP. A server in a terminal without such a file ends with it.
+/// Reads the keys and the certificate again on SIGHUP. A server in a terminal without such files ends with it.
 #[cfg(unix)]
-fn reload_on_hangup(keys: &Arc<ApiKeys>) -> std::io::Result<()> {
+fn reload_on_hangup(keys: &Arc<ApiKeys>, tls: Option<&Arc<TlsFiles>>) -> std::io::Result<()> {
     use std::io::IsTerminal as _;
     use tokio::signal::unix::{SignalKind, signal};
-    if std::io::stdin().is_terminal() && !keys.has_file() {
+    if std::io::stdin().is_terminal() && !keys.has_file() && tls.is_none() {
         return Ok(());
     }
     let (mut hangup, keys) = (signal(SignalKind::hangup())?, Arc::clone(keys));
+    let tls = tls.cloned();
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
+            service_manager::reloading();
             keys.reload();
+            if let Some(tls) = &tls {
+                tls.reload();
+            }
+            service_manager::tell("READY=1");
         }
     });
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn reload_on_hangup(_: &Arc<ApiKeys>) -> std::io::Result<()> {
+fn reload_on_hangup(_: &Arc<ApiKeys>, _: Option<&Arc<TlsFiles>>) -> std::io::Result<()> {
     Ok(())
 }
 

@@ -4,15 +4,19 @@
 //! tokens leaves a list of (id, logit). The buffers are in [`Store`], one for all samplers of a thread. They have the size
 //! of the vocabulary from the first step on, so that later steps do not allocate.
 //!
+//! Of a row whose highest logits alone are known, the others are [`Unlisted`]: they have a bound, and their weights a
+//! sum within limits. A stage that these do not decide ends with [`SampleError::Undecided`].
+//!
 //! Invariants: ids rise, whatever stages ran, so the draw depends on the candidates alone; no logit is NaN or plus
 //! infinity; a token with minus infinity is banned, and no cut keeps one.
 
 use std::cell::RefCell;
 
 use super::error::SampleError;
+use super::row_logits::{Allowed, RowLogits, TopLogits, check_mask};
 use super::select::{self, Cut};
-
-pub(super) const PART: usize = 1024;
+use super::softmax::sum_exp;
+use super::unlisted::{Unlisted, scaled};
 
 thread_local! {
     /// No sampler keeps anything in it. So memory does not grow with the number of requests, and the first step of a
@@ -31,8 +35,6 @@ pub(super) struct Store {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) values: Vec<f32>,
-    /// Sums of weights of consecutive candidates.
-    pub(super) sums: Vec<f64>,
     positions: Vec<u32>,
 }
 
@@ -51,17 +53,15 @@ impl Store {
         reserve(&mut self.ids, n_vocab);
         reserve(&mut self.scratch.values, n_vocab);
         reserve(&mut self.scratch.positions, n_vocab);
-        reserve(&mut self.scratch.sums, n_vocab.div_ceil(PART));
     }
 
     #[cfg(test)]
-    pub(super) fn capacities(&self) -> [usize; 5] {
+    pub(super) fn capacities(&self) -> [usize; 4] {
         [
             self.logits.capacity(),
             self.ids.capacity(),
             self.scratch.values.capacity(),
             self.scratch.positions.capacity(),
-            self.scratch.sums.capacity(),
         ]
     }
 }
@@ -83,15 +83,21 @@ pub(super) struct Candidates<'a> {
     store: &'a mut Store,
     n_vocab: usize,
     max: Option<f32>,
+    /// The tokens that are not listed and may still be picked; none if all others are removed.
+    unlisted: Option<Unlisted>,
 }
 
 impl<'a> Candidates<'a> {
-    /// All tokens that have a logit and that `mask` allows.
+    /// All tokens that have a logit and are allowed.
     pub(super) fn new(
-        logits: &'a [f32],
-        mask: Option<&[u32]>,
+        row: RowLogits<'a>,
+        allowed: Allowed<'_>,
         store: &'a mut Store,
     ) -> Result<Self, SampleError> {
+        let logits = match row {
+            RowLogits::All(logits) => logits,
+            RowLogits::Top(top) => return Self::of_top(top, allowed, store),
+        };
         let max = checked_max(logits)?;
         store.reserve(logits.len());
         let mut candidates = Self {
@@ -99,22 +105,69 @@ impl<'a> Candidates<'a> {
             store,
             n_vocab: logits.len(),
             max: Some(max),
+            unlisted: None,
         };
-        if let Some(mask) = mask {
+        if let Some(mask) = allowed.mask {
             candidates.copy_masked(logits, mask)?;
+        }
+        for id in allowed.banned {
+            candidates.change(*id, |_| f64::NEG_INFINITY);
         }
         Ok(candidates)
     }
 
-    fn copy_masked(&mut self, logits: &[f32], mask: &[u32]) -> Result<(), SampleError> {
-        let expected = logits.len().div_ceil(32);
-        if mask.len() != expected {
-            return Err(SampleError::MaskLength {
-                found: mask.len(),
-                expected,
-            });
+    /// The highest logits of a row. Of those that equal the least, others may have lower ids: these are not listed.
+    fn of_top(
+        top: TopLogits<'_>,
+        allowed: Allowed<'_>,
+        store: &'a mut Store,
+    ) -> Result<Self, SampleError> {
+        let max = checked_max(top.logits).map_err(|_| SampleError::Undecided)?;
+        let is_known = max.is_finite() && top.log_sum.is_finite();
+        if !is_known || top.ids.len() != top.logits.len() {
+            return Err(SampleError::Undecided);
         }
+        allowed.check(top.n_vocab)?;
+        let are_all = top.ids.len() >= top.n_vocab;
+        let bound = match are_all {
+            true => f32::NEG_INFINITY,
+            false => top.logits.iter().copied().fold(max, f32::min),
+        };
+        store.reserve(0);
+        let Store {
+            logits,
+            ids,
+            scratch,
+        } = &mut *store;
+        let positions = &mut scratch.positions;
+        let all = (0u32..).zip(top.logits);
+        positions.extend(all.filter(|(_, l)| **l > bound).map(|(at, _)| at));
+        positions.sort_unstable_by_key(|at| top.ids[*at as usize]);
+        logits.extend(positions.iter().map(|at| top.logits[*at as usize]));
+        let mut unlisted = (bound > f32::NEG_INFINITY).then(|| {
+            let n = top.n_vocab - positions.len();
+            Unlisted::new(bound, n, max, (top.log_sum, sum_exp(logits, max)))
+        });
+        if let Some(unlisted) = &mut unlisted
+            && (allowed.mask.is_some() || !allowed.banned.is_empty())
+        {
+            unlisted.lose_some();
+        }
+        logits.clear();
+        positions.retain(|at| allowed.has(top.ids[*at as usize]));
+        logits.extend(positions.iter().map(|at| top.logits[*at as usize]));
+        ids.extend(positions.iter().map(|at| top.ids[*at as usize]));
+        Ok(Self {
+            form: Form::Listed,
+            store,
+            n_vocab: top.n_vocab,
+            max: None,
+            unlisted,
+        })
+    }
 
+    fn copy_masked(&mut self, logits: &[f32], mask: &[u32]) -> Result<(), SampleError> {
+        check_mask(mask, logits.len())?;
         let copy = &mut self.store.logits;
         for (&word, part) in mask.iter().zip(logits.chunks(32)) {
             match word {
@@ -158,6 +211,25 @@ impl<'a> Candidates<'a> {
         }
     }
 
+    /// The least and the greatest possible sum of e^(logit - max) of the tokens that are not listed; none if all are.
+    pub(super) fn unlisted(&self, max: f32) -> Option<(f64, f64)> {
+        self.unlisted.map(|unlisted| unlisted.weight(max))
+    }
+
+    /// Whether all candidates with a logit of at least `floor` are listed.
+    pub(super) fn are_listed_from(&self, floor: f64) -> bool {
+        self.unlisted
+            .is_none_or(|unlisted| floor > f64::from(unlisted.bound))
+    }
+
+    /// Ends the step if tokens are not listed.
+    pub(super) fn need_all(&self) -> Result<(), SampleError> {
+        match self.unlisted {
+            Some(_) => Err(SampleError::Undecided),
+            None => Ok(()),
+        }
+    }
+
     /// The highest logit, which is finite; an error if every token is banned.
     pub(super) fn max(&mut self) -> Result<f32, SampleError> {
         let max = match self.max {
@@ -165,6 +237,9 @@ impl<'a> Candidates<'a> {
             None => checked_max(self.logits())?,
         };
         self.max = Some(max);
+        if self.unlisted.is_some_and(|unlisted| max <= unlisted.bound) {
+            return Err(SampleError::Undecided);
+        }
         if max == f32::NEG_INFINITY {
             return Err(SampleError::NothingLeft {
                 n_vocab: self.n_vocab,
@@ -175,11 +250,14 @@ impl<'a> Candidates<'a> {
 
     /// Changes the logit of token `id`, if it is a candidate and not banned. A finite result beyond the range of f32 is
     /// clamped.
-    pub(super) fn change(&mut self, id: u32, new: impl FnOnce(f64) -> f64) {
+    pub(super) fn change(&mut self, id: u32, new: impl Fn(f64) -> f64) {
         let position = match self.form {
             Form::Borrowed(_) | Form::Dense => Some(id as usize),
             Form::Listed => self.store.ids.binary_search(&id).ok(),
         };
+        if let (None, Some(unlisted)) = (position, &mut self.unlisted) {
+            return unlisted.change_one(new);
+        }
         let Some(logit) = position.and_then(|position| self.owned().get_mut(position)) else {
             return;
         };
@@ -199,25 +277,62 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    pub(super) fn change_all(&mut self, new: impl Fn(f32) -> f32) {
+    /// Multiplies the distances of all logits from the highest, which becomes 0, by a positive factor.
+    pub(super) fn scale(&mut self, factor: f64) -> Result<(), SampleError> {
+        let max = self.max()?;
+        for logit in self.owned() {
+            *logit = scaled(*logit, max, factor);
+        }
+        self.max = None;
+        if let Some(unlisted) = &mut self.unlisted {
+            unlisted.scale(max, factor);
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn change_all(&mut self, new: impl Fn(f32) -> f32) {
         for logit in self.owned() {
             *logit = new(*logit);
         }
         self.max = None;
     }
 
-    pub(super) fn keep_best(&mut self, n: usize) {
+    pub(super) fn keep_best(&mut self, n: usize) -> Result<(), SampleError> {
         let (logits, scratch) = self.logits_and_scratch();
         if n < logits.len() {
             let cut = select::best(logits, n, &mut scratch.values);
-            self.keep(cut);
+            return self.keep(cut);
         }
+        self.need_all()
     }
 
     /// Keeps the candidates above a cut. A cut always keeps the best token, so a known maximum stays valid, and never
     /// keeps a banned one.
-    pub(super) fn keep(&mut self, cut: Cut) {
+    pub(super) fn keep(&mut self, cut: Cut) -> Result<(), SampleError> {
+        let unlisted = self.unlisted.take();
+        if unlisted.is_some_and(|unlisted| cut.logit <= unlisted.bound) {
+            return Err(SampleError::Undecided);
+        }
         self.keep_selected(|logits, positions| cut.survivors(logits, positions));
+        Ok(())
+    }
+
+    /// Keeps the candidates above either of two cuts, which must keep the same.
+    pub(super) fn keep_decided(&mut self, one: Cut, other: Cut) -> Result<(), SampleError> {
+        let logits = self.logits();
+        // One of them keeps what the other does.
+        let n_kept = |cut: Cut| {
+            let n_above = logits.iter().filter(|logit| **logit > cut.logit).count();
+            let n_equal = logits.iter().filter(|logit| **logit == cut.logit).count();
+            n_above + n_equal.min(cut.n_equal)
+        };
+        let unlisted = self.unlisted;
+        let is_below = unlisted.is_some_and(|unlisted| other.logit <= unlisted.bound);
+        if is_below || n_kept(one) != n_kept(other) {
+            return Err(SampleError::Undecided);
+        }
+        self.keep(one)
     }
 
     /// Keeps the tokens at these positions of the logits, which rise; there is at least one.
@@ -363,14 +478,16 @@ mod tests {
     fn a_change_reaches_every_form_and_no_banned_token() {
         let mut store = Store::default();
         let logits = [1.0, BANNED, 3.0, 2.0];
-        let mut candidates = Candidates::new(&logits, None, &mut store).expect("good logits");
+        let mut candidates =
+            Candidates::new(RowLogits::All(&logits), Allowed::default(), &mut store)
+                .expect("good logits");
         candidates.change(0, |l| l + 4.5);
         candidates.change(1, |l| l + 4.5);
         candidates.change(9, |l| l + 4.5);
         assert_eq!(candidates.logits(), [5.5, BANNED, 3.0, 2.0]);
         assert_eq!(candidates.max(), Ok(5.5));
 
-        candidates.keep_best(2);
+        candidates.keep_best(2).expect("it is listed");
         candidates.change(3, |l| l + 1e9);
         candidates.change(2, |l| l * 1e300);
         assert_eq!(candidates.logits(), [5.5, f32::MAX]);
@@ -388,14 +505,14 @@ mod tests {
             let mut stores = [Store::default(), Store::default(), Store::default()];
             let [borrowed, dense, listed] = &mut stores;
             let mut forms = [
-                Candidates::new(&logits, None, borrowed).expect("good logits"),
-                Candidates::new(&logits, None, dense).expect("good logits"),
-                Candidates::new(&logits, None, listed).expect("good logits"),
+                Candidates::new(RowLogits::All(&logits), Allowed::default(), borrowed).expect("good logits"),
+                Candidates::new(RowLogits::All(&logits), Allowed::default(), dense).expect("good logits"),
+                Candidates::new(RowLogits::All(&logits), Allowed::default(), listed).expect("good logits"),
             ];
             forms[1].change_all(|l| l);
-            forms[2].keep_best(n.max(m));
+            forms[2].keep_best(n.max(m)).expect("it is listed");
             let [first, ..] = forms.each_mut().map(|candidates| {
-                candidates.keep_best(n.min(m));
+                candidates.keep_best(n.min(m)).expect("it is listed");
                 let len = candidates.logits().len();
                 let ids: Vec<u32> = (0..len).map(|i| candidates.id(i)).collect();
                 (ids, candidates.logits().to_vec())

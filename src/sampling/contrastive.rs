@@ -17,6 +17,7 @@ use super::error::SampleError;
 use super::history::TokenOrigin;
 use super::parameter::ParamError;
 use super::params::Params;
+use super::row_logits::RowLogits;
 use super::sampler::Sampler;
 use super::sampler::run;
 use super::softmax::{exp, sum_exp};
@@ -123,25 +124,31 @@ impl ContrastiveSearch {
             rng: &sampler.rng,
             draw: sampler.history.n_generated(),
         };
-        run(&mut sampler.chain, &step, logits, mask, |candidates| {
-            let max = candidates.max()?;
-            let total = sum_exp(candidates.logits(), max);
-            candidates.keep_best(self.k);
-            let kept = candidates.logits().iter().enumerate();
-            let mut best: Vec<(u32, f32)> = kept
-                .filter(|(_, logit)| logit.is_finite())
-                .map(|(position, logit)| (candidates.id(position), *logit))
-                .collect();
-            best.sort_unstable_by(|a, b| {
-                let by_logit = b.1.partial_cmp(&a.1).expect("no logit is NaN");
-                by_logit.then(a.0.cmp(&b.0))
-            });
-            let candidate = |(id, logit)| ContrastiveCandidate {
-                id,
-                probability: exp(f64::from(logit) - f64::from(max)) / total,
-            };
-            Ok(best.into_iter().map(candidate).collect())
-        })
+        run(
+            &mut sampler.chain,
+            &step,
+            RowLogits::All(logits),
+            mask.into(),
+            |candidates| {
+                let max = candidates.max()?;
+                let total = sum_exp(candidates.logits(), max);
+                candidates.keep_best(self.k)?;
+                let kept = candidates.logits().iter().enumerate();
+                let mut best: Vec<(u32, f32)> = kept
+                    .filter(|(_, logit)| logit.is_finite())
+                    .map(|(position, logit)| (candidates.id(position), *logit))
+                    .collect();
+                best.sort_unstable_by(|a, b| {
+                    let by_logit = b.1.partial_cmp(&a.1).expect("no logit is NaN");
+                    by_logit.then(a.0.cmp(&b.0))
+                });
+                let candidate = |(id, logit)| ContrastiveCandidate {
+                    id,
+                    probability: exp(f64::from(logit) - f64::from(max)) / total,
+                };
+                Ok(best.into_iter().map(candidate).collect())
+            },
+        )
     }
 
     /// The position of the best candidate; of equal ones, the first. `hidden` `[n_embd, n_candidates]` holds the hidden

@@ -5,6 +5,7 @@
 
 use super::error::SampleError;
 use super::logprobs::TokenLogprob;
+use super::row_logits::{Allowed, RowLogits};
 use super::sampler::{Sampler, run};
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
@@ -32,13 +33,13 @@ impl Drawn {
 }
 
 impl Sampler {
-    /// The distribution from which [`Sampler::sample_masked`] drew `token` with the same arguments, with the `n` most
+    /// The distribution from which [`Sampler::sample_row`] drew `token` with the same arguments, with the `n` most
     /// probable tokens. A token that no stage left counts as certain: it was forced, not drawn.
     pub fn drawn(
         &mut self,
         token: u32,
         logits: &[f32],
-        mask: Option<&[u32]>,
+        allowed: Allowed<'_>,
         n: usize,
     ) -> Result<Drawn, SampleError> {
         if self.is_greedy {
@@ -49,17 +50,23 @@ impl Sampler {
             rng: &self.rng,
             draw: self.history.n_generated(),
         };
-        let mut all: Vec<(u32, f64)> = run(&mut self.chain, &step, logits, mask, |candidates| {
-            let max = candidates.max()?;
-            let sum = sum_exp(candidates.logits(), max);
-            let weights = candidates.logits().iter();
-            let weights = weights.map(|logit| exp(f64::from(*logit) - f64::from(max)));
-            let all = weights
-                .enumerate()
-                .filter(|(_, weight)| *weight > 0.0)
-                .map(|(at, weight)| (candidates.id(at), weight / sum));
-            Ok(all.collect())
-        })?;
+        let mut all: Vec<(u32, f64)> = run(
+            &mut self.chain,
+            &step,
+            RowLogits::All(logits),
+            allowed,
+            |candidates| {
+                let max = candidates.max()?;
+                let sum = sum_exp(candidates.logits(), max);
+                let weights = candidates.logits().iter();
+                let weights = weights.map(|logit| exp(f64::from(*logit) - f64::from(max)));
+                let all = weights
+                    .enumerate()
+                    .filter(|(_, weight)| *weight > 0.0)
+                    .map(|(at, weight)| (candidates.id(at), weight / sum));
+                Ok(all.collect())
+            },
+        )?;
         let own = all.iter().find(|(id, _)| *id == token);
         let Some(own) = own.map(|(_, probability)| *probability) else {
             return Ok(Drawn::certain(token));
@@ -99,7 +106,9 @@ mod tests {
     fn the_probabilities_are_those_after_the_stages() {
         let mut sampler = sampler(|params| (params.top_k, params.temperature) = (3, 0.5));
         let token = sampler.sample(&LOGITS).expect("a token");
-        let drawn = sampler.drawn(token, &LOGITS, None, 10).expect("drawn");
+        let drawn = sampler
+            .drawn(token, &LOGITS, Allowed::default(), 10)
+            .expect("drawn");
         let ids: Vec<u32> = drawn.top.iter().map(|one| one.id).collect();
         assert_eq!(
             ids,
@@ -113,7 +122,9 @@ mod tests {
         assert!((ratio - 2f64.exp()).abs() < 1e-9, "{ratio}");
         assert_eq!(drawn.top[drawn.rank - 1], drawn.chosen);
         assert_eq!(sampler.sample(&LOGITS), Ok(token), "asking changes nothing");
-        let two = sampler.drawn(token, &LOGITS, None, 2).expect("drawn");
+        let two = sampler
+            .drawn(token, &LOGITS, Allowed::default(), 2)
+            .expect("drawn");
         assert_eq!(two.top, drawn.top[..2]);
     }
 
@@ -121,10 +132,14 @@ mod tests {
     fn what_could_only_be_one_token_is_certain() {
         let mut greedy = sampler(|params| params.temperature = 0.0);
         let token = greedy.sample(&LOGITS).expect("a token");
-        let drawn = greedy.drawn(token, &LOGITS, None, 10).expect("drawn");
+        let drawn = greedy
+            .drawn(token, &LOGITS, Allowed::default(), 10)
+            .expect("drawn");
         assert_eq!((token, &drawn), (1, &Drawn::certain(1)));
         let mut cut = sampler(|params| params.top_k = 1);
-        let forced = cut.drawn(2, &LOGITS, None, 10).expect("drawn");
+        let forced = cut
+            .drawn(2, &LOGITS, Allowed::default(), 10)
+            .expect("drawn");
         assert_eq!(forced, Drawn::certain(2), "no stage left it");
     }
 }

@@ -11,6 +11,9 @@ pub enum SampleError {
     NothingLeft { n_vocab: usize },
     #[error("`logit_bias`: found token {id}, expected an id below {n_vocab}")]
     UnknownToken { id: u32, n_vocab: usize },
+    /// Only the highest logits of the row are known, and the others matter: the step needs all.
+    #[error("the highest logits do not decide which token is next")]
+    Undecided,
     #[error("hidden states: found {found} numbers, expected {expected}")]
     HiddenLength { found: usize, expected: usize },
     #[error("number {index} of the hidden states is not finite")]

@@ -15,12 +15,14 @@ mod parameter;
 mod params;
 mod pick;
 mod random;
+mod row_logits;
 mod sampler;
 mod select;
 mod softmax;
 mod stage;
 mod table;
 mod token_rules;
+mod unlisted;
 
 mod contrastive;
 mod dry;
@@ -52,5 +54,6 @@ pub use parameter::{
     ValueRange,
 };
 pub use params::{LISTS, OTHERS, PARAMETERS, Params, StageName, reference};
+pub use row_logits::{Allowed, RowLogits, TopLogits};
 pub use sampler::Sampler;
 pub use token_rules::{Timestamps, TokenRules, TranscriptRules};

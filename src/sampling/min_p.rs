@@ -9,8 +9,8 @@ use super::select::Cut;
 use super::stage::{self, Stage};
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    Ok(stage::cut(params.min_p, 0.0, |_, max, p, _| {
-        Cut::at_least(f64::from(max) + p.ln())
+    Ok(stage::cut(params.min_p, 0.0, |input, p, _| {
+        Cut::at_least(f64::from(input.max) + p.ln())
     }))
 }
 

@@ -63,6 +63,7 @@ impl Stage for Mirostat {
         candidates: &mut Candidates<'_>,
         _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
+        candidates.need_all()?;
         match self.version {
             Version::One => keep_by_fit(candidates, self.mu),
             Version::Two => keep_by_surprise(candidates, self.mu),
@@ -83,6 +84,10 @@ impl Stage for Mirostat {
         }
     }
 
+    fn decides_by(&self, _n: usize) -> bool {
+        false
+    }
+
     fn keeps_best(&self) -> bool {
         true
     }
@@ -98,8 +103,7 @@ fn keep_by_fit(candidates: &mut Candidates<'_>, mu: f64) -> Result<(), SampleErr
         Some(s) => fitted_k(s, mu, n_vocab),
         None => 1,
     };
-    candidates.keep_best(k);
-    Ok(())
+    candidates.keep_best(k)
 }
 
 /// The exponent of Zipf's law, by least squares over the differences of neighbours in the falling logits; `None` for
@@ -134,11 +138,9 @@ fn keep_by_surprise(candidates: &mut Candidates<'_>, mu: f64) -> Result<(), Samp
     // -log2 p <= mu is equivalent to logit >= max + ln(total * 2^-mu).
     let floor = f64::from(max) + (total * (-mu).exp2()).ln();
     if floor > f64::from(max) {
-        candidates.keep_best(1);
-        return Ok(());
+        return candidates.keep_best(1);
     }
-    candidates.keep(Cut::at_least(floor.max(f64::from(f32::MIN))));
-    Ok(())
+    candidates.keep(Cut::at_least(floor.max(f64::from(f32::MIN))))
 }
 
 /// The stage by definition before anything was sampled, for comparison.

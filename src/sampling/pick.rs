@@ -1,14 +1,19 @@
 //! The end of every chain: selects one of the candidates as the token.
 //!
 //! The greedy pick takes the best candidate; of equal ones, the lowest id. It needs no random number. The draw uses one
-//! random number per step and walks the candidates by rising id.
+//! random number per step and walks the candidates by falling logit, equal ones by rising id: so the highest logits
+//! alone nearly always decide.
 
-use super::candidates::{Candidates, PART, position_of};
+use super::candidates::{Candidates, Scratch, position_of};
 use super::error::SampleError;
+use super::select::{self, Cut};
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
 
 const LANE: u32 = 0;
+
+/// Number of candidates among which most draws end.
+const FIRST: usize = 64;
 
 pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError> {
     let max = candidates.max()?;
@@ -22,45 +27,56 @@ pub(super) fn draw(
     step: &StageInput<'_>,
 ) -> Result<(u32, f64), SampleError> {
     let max = candidates.max()?;
+    let unlisted = candidates.unlisted(max);
     let (logits, scratch) = candidates.logits_and_scratch();
-    let position = weighted(logits, max, step.uniform(LANE), &mut scratch.sums);
+    let listed = sum_exp(logits, max);
+    let (least, most) = unlisted.unwrap_or((0.0, 0.0));
+    let uniform = step.uniform(LANE);
+    let position = weighted(logits, max, uniform * (listed + least), scratch);
     let weight = exp(f64::from(logits[position]) - f64::from(max));
-    let probability = weight / scratch.sums.iter().sum::<f64>();
-    Ok((candidates.id(position), probability))
+    if unlisted.is_some() {
+        let target = uniform * (listed + most);
+        let other = weighted(logits, max, target, scratch);
+        if target >= listed || other != position {
+            return Err(SampleError::Undecided);
+        }
+    }
+    let is_listed = candidates.are_listed_from(f64::from(candidates.logits()[position]));
+    match is_listed {
+        true => Ok((candidates.id(position), weight / (listed + least))),
+        false => Err(SampleError::Undecided),
+    }
 }
 
-/// The position at which the running sum of the weights exceeds the share `uniform` of the total. The sums of parts are
-/// stored, so that the walk covers only one part.
-fn weighted(logits: &[f32], max: f32, uniform: f64, sums: &mut Vec<f64>) -> usize {
-    sums.clear();
-    sums.extend(logits.chunks(PART).map(|part| sum_exp(part, max)));
-    let mut left = uniform * sums.iter().sum::<f64>();
-
-    // Rounding may carry the walk past the end: it then stops at the last part or candidate with a weight.
-    let mut chosen = 0;
-    for (i, sum) in sums.iter().enumerate() {
-        if *sum > 0.0 {
-            chosen = i;
-            if left < *sum {
-                break;
-            }
-            left -= sum;
+/// The position at which the running sum of the weights e^(logit - max) exceeds `target`, by falling logit; the last one with a
+/// weight if rounding carries the walk past the end.
+fn weighted(logits: &[f32], max: f32, target: f64, scratch: &mut Scratch) -> usize {
+    let weigh = |logit: f32| exp(f64::from(logit) - f64::from(max));
+    let values = &mut scratch.values;
+    select::best(logits, FIRST, values);
+    values.sort_unstable_by(|a, b| b.total_cmp(a));
+    let mut left = target;
+    let crossing = values.iter().position(|logit| {
+        let weight = weigh(*logit);
+        let is_reached = left < weight;
+        left -= weight;
+        is_reached
+    });
+    let cut = match crossing {
+        Some(last) => Cut::below(&values[..=last], values[last]),
+        None => {
+            values.clear();
+            values.extend(logits.iter().filter(|logit| weigh(**logit) > 0.0));
+            // The first sum above the target, which a sum equal to it is not.
+            select::heaviest(values, target.next_up(), |part| sum_exp(part, max))
         }
-    }
-
-    let from = chosen * PART;
-    let mut position = from;
-    for (i, &logit) in logits[from..].iter().take(PART).enumerate() {
-        let weight = exp(f64::from(logit) - f64::from(max));
-        if weight > 0.0 {
-            position = from + i;
-            if left < weight {
-                break;
-            }
-            left -= weight;
-        }
-    }
-    position
+    };
+    let equal = logits
+        .iter()
+        .enumerate()
+        .filter(|(_, logit)| **logit == cut.logit);
+    let last = equal.take(cut.n_equal).last();
+    last.map_or(0, |(position, _)| position)
 }
 
 #[cfg(test)]
@@ -76,7 +92,11 @@ mod tests {
         logits[1500] = 1.0;
         logits[3000] = 1.0;
         for (uniform, expected) in [(0.0, 1500), (0.49, 1500), (0.5, 3000), (1.0, 3000)] {
-            assert_eq!(weighted(&logits, 1.0, uniform, &mut Vec::new()), expected);
+            let target = uniform * 2.0;
+            assert_eq!(
+                weighted(&logits, 1.0, target, &mut Scratch::default()),
+                expected
+            );
         }
     }
 
@@ -88,9 +108,12 @@ mod tests {
         ) {
             let max = checked(&logits);
             prop_assume!(max.is_finite());
-            let position = weighted(&logits, max, uniform, &mut Vec::new());
+            let target = uniform * sum_exp(&logits, max);
+            let position = weighted(&logits, max, target, &mut Scratch::default());
             let ps = reference_chain::softmax(&logits);
-            let before: f64 = ps[..position].iter().sum();
+            let falling = reference_chain::falling(&logits);
+            let before = falling.iter().take_while(|id| **id as usize != position);
+            let before: f64 = before.map(|id| ps[*id as usize]).sum();
             prop_assert!(ps[position] > 0.0);
             prop_assert!(before <= uniform + 1e-12);
             prop_assert!(uniform <= before + ps[position] + 1e-12);

@@ -11,6 +11,7 @@ use super::candidates::{Candidates, Store};
 use super::error::SampleError;
 use super::params::Params;
 use super::params::StageName;
+use super::row_logits::{Allowed, RowLogits};
 use super::sampler::Sampler;
 use super::stage::StageInput;
 use super::table::sampling_table;
@@ -67,7 +68,7 @@ pub(super) fn candidates(
     logits: &[f32],
 ) -> Result<Vec<(u32, f32)>, SampleError> {
     let mut store = Store::default();
-    let mut candidates = Candidates::new(logits, None, &mut store)?;
+    let mut candidates = Candidates::new(RowLogits::All(logits), Allowed::default(), &mut store)?;
     let step = StageInput {
         history: &sampler.history,
         rng: &sampler.rng,

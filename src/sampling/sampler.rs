@@ -12,6 +12,7 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::pick;
 use super::random::Random;
+use super::row_logits::{Allowed, RowLogits};
 use super::stage::{Stage, StageInput};
 
 /// Picks the tokens of one choice of one request.
@@ -70,16 +71,38 @@ impl Sampler {
         logits: &[f32],
         mask: Option<&[u32]>,
     ) -> Result<u32, SampleError> {
-        self.sample_draw(self.history.n_generated(), logits, mask)
+        self.sample_row(RowLogits::All(logits), mask.into())
     }
 
-    /// [`Sampler::sample_masked`] with the random numbers of index `draw` instead of those of the next token, for
+    /// [`Sampler::sample`] among the allowed tokens of a row of which perhaps the highest logits alone are known. What is not
+    /// allowed is out before every stage, so no bias can restore a token.
+    ///
+    /// # Errors
+    /// [`SampleError::Undecided`] if the step needs all logits.
+    pub fn sample_row(
+        &mut self,
+        row: RowLogits<'_>,
+        allowed: Allowed<'_>,
+    ) -> Result<u32, SampleError> {
+        self.draw(self.history.n_generated(), row, allowed)
+    }
+
+    /// Whether the `n` highest logits of a row are worth a try before all are read.
+    pub fn decides_by(&self, n: usize) -> bool {
+        self.chain.iter().all(|stage| stage.decides_by(n))
+    }
+
+    /// [`Sampler::sample`] with the random numbers of index `draw` instead of those of the next token, for
     /// completions that do not grow token by token.
-    pub fn sample_draw(
+    pub fn sample_draw(&mut self, draw: u64, logits: &[f32]) -> Result<u32, SampleError> {
+        self.draw(draw, RowLogits::All(logits), Allowed::default())
+    }
+
+    fn draw(
         &mut self,
         draw: u64,
-        logits: &[f32],
-        mask: Option<&[u32]>,
+        row: RowLogits<'_>,
+        allowed: Allowed<'_>,
     ) -> Result<u32, SampleError> {
         let step = StageInput {
             history: &self.history,
@@ -87,10 +110,10 @@ impl Sampler {
             draw,
         };
         if self.is_greedy {
-            return run(&mut self.chain, &step, logits, mask, pick::greedy);
+            return run(&mut self.chain, &step, row, allowed, pick::greedy);
         }
         let pick = |candidates: &mut Candidates<'_>| pick::draw(candidates, &step);
-        let (token, probability) = run(&mut self.chain, &step, logits, mask, pick)?;
+        let (token, probability) = run(&mut self.chain, &step, row, allowed, pick)?;
         for stage in &mut self.chain {
             stage.drawn(token, probability);
         }
@@ -115,12 +138,12 @@ impl Sampler {
 pub(super) fn run<R>(
     chain: &mut [Box<dyn Stage>],
     step: &StageInput<'_>,
-    logits: &[f32],
-    mask: Option<&[u32]>,
+    row: RowLogits<'_>,
+    allowed: Allowed<'_>,
     then: impl FnOnce(&mut Candidates<'_>) -> Result<R, SampleError>,
 ) -> Result<R, SampleError> {
     Store::lend(|store| {
-        let mut candidates = Candidates::new(logits, mask, store)?;
+        let mut candidates = Candidates::new(row, allowed, store)?;
         for stage in chain {
             stage.apply(&mut candidates, step)?;
         }

@@ -15,6 +15,12 @@ pub(super) struct Cut {
 }
 
 impl Cut {
+    /// No cut: what is listed does not decide.
+    pub(super) const UNDECIDED: Self = Self {
+        logit: f32::NEG_INFINITY,
+        n_equal: 0,
+    };
+
     /// The cut that keeps exactly `best`, whose least value is `last`.
     pub(super) fn below(best: &[f32], last: f32) -> Self {
         Self {

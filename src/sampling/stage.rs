@@ -11,6 +11,7 @@ use super::error::SampleError;
 use super::history::{History, TokenOrigin};
 use super::random::Random;
 use super::select::Cut;
+use super::softmax::sum_exp;
 
 #[derive(Debug)]
 pub(super) struct StageInput<'a> {
@@ -42,20 +43,45 @@ pub(super) trait Stage: fmt::Debug + Send {
     /// effect before that token is accepted: the token may be drawn again.
     fn drawn(&mut self, _token: u32, _probability: f64) {}
 
+    /// Whether the highest logits of a row, so many, are worth a try before all are read.
+    fn decides_by(&self, _n: usize) -> bool {
+        true
+    }
+
     /// Whether the best candidate always stays the best. A greedy pick right after this stage can then skip it.
     fn keeps_best(&self) -> bool {
         false
     }
 }
 
-/// A function from logits, their maximum and a parameter to a cut; the buffer is scratch.
-pub(super) type CutFn = fn(&[f32], f32, f64, &mut Vec<f32>) -> Cut;
+/// The candidates of which a part is to be kept.
+#[derive(Clone, Copy)]
+pub(super) struct CutInput<'a> {
+    pub(super) logits: &'a [f32],
+    /// The highest logit.
+    pub(super) max: f32,
+    /// The sum of e^(logit - max) of the candidates that are not listed; none if all are.
+    pub(super) unlisted: Option<f64>,
+}
+
+impl CutInput<'_> {
+    /// The sum of e^(logit - max) of all candidates.
+    pub(super) fn total(&self) -> f64 {
+        sum_exp(self.logits, self.max) + self.unlisted.unwrap_or(0.0)
+    }
+}
+
+/// A function from candidates and a parameter to a cut; the buffer is scratch. If candidates that are not listed
+/// decide, the cut is [`Cut::UNDECIDED`].
+pub(super) type CutFn = fn(&CutInput<'_>, f64, &mut Vec<f32>) -> Cut;
 
 /// A stage that keeps a part of the candidates, including the best. A number decides which.
 #[derive(Debug)]
 struct CutBy {
     value: f64,
     cut: CutFn,
+    /// Whether every candidate matters.
+    needs_all: bool,
 }
 
 impl Stage for CutBy {
@@ -64,11 +90,34 @@ impl Stage for CutBy {
         candidates: &mut Candidates<'_>,
         _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
+        if self.needs_all {
+            candidates.need_all()?;
+        }
         let max = candidates.max()?;
+        let unlisted = candidates.unlisted(max);
         let (logits, scratch) = candidates.logits_and_scratch();
-        let cut = (self.cut)(logits, max, self.value, &mut scratch.values);
-        candidates.keep(cut);
-        Ok(())
+        let mut cut = |unlisted| {
+            let input = CutInput {
+                logits,
+                max,
+                unlisted,
+            };
+            (self.cut)(&input, self.value, &mut scratch.values)
+        };
+        match unlisted {
+            None => {
+                let cut = cut(None);
+                candidates.keep(cut)
+            }
+            Some((least, most)) => {
+                let (one, other) = (cut(Some(least)), cut(Some(most)));
+                candidates.keep_decided(one, other)
+            }
+        }
+    }
+
+    fn decides_by(&self, _n: usize) -> bool {
+        !self.needs_all
     }
 
     fn keeps_best(&self) -> bool {
@@ -78,5 +127,19 @@ impl Stage for CutBy {
 
 /// The stage of a cut; `None` if the number has its neutral value.
 pub(super) fn cut(value: f64, off: f64, cut: CutFn) -> Option<Box<dyn Stage>> {
-    (value != off).then(|| Box::new(CutBy { value, cut }) as Box<dyn Stage>)
+    stage_of(value, off, cut, false)
+}
+
+/// The stage of a cut for which every candidate matters.
+pub(super) fn cut_of_all(value: f64, off: f64, cut: CutFn) -> Option<Box<dyn Stage>> {
+    stage_of(value, off, cut, true)
+}
+
+fn stage_of(value: f64, off: f64, cut: CutFn, needs_all: bool) -> Option<Box<dyn Stage>> {
+    let stage = CutBy {
+        value,
+        cut,
+        needs_all,
+    };
+    (value != off).then(|| Box::new(stage) as Box<dyn Stage>)
 }

@@ -33,9 +33,7 @@ impl Stage for Temperature {
         candidates: &mut Candidates<'_>,
         _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
-        let max = f64::from(candidates.max()?);
-        candidates.change_all(|logit| ((f64::from(logit) - max) * self.inverse) as f32);
-        Ok(())
+        candidates.scale(self.inverse)
     }
 }
 

@@ -4,7 +4,10 @@ use proptest::prelude::*;
 
 use super::candidates::Store;
 use super::random::Random;
-use super::{PARAMETERS, Params, SampleError, Sampler, StageName, reference_chain};
+use super::{
+    Allowed, PARAMETERS, Params, RowLogits, SampleError, Sampler, StageName, TopLogits,
+    reference_chain,
+};
 
 const BANNED: f32 = f32::NEG_INFINITY;
 
@@ -456,5 +459,121 @@ proptest! {
         } else {
             prop_assert!(expected.iter().any(|&(id, _)| id == token));
         }
+    }
+}
+
+/// The `k` highest logits of a row as a device may send them: of equal ones at the end those with the highest ids, in no order,
+/// with a sum that is wrong by a share.
+fn top(logits: &[f32], k: usize, error: f64) -> (Vec<u32>, Vec<f32>, f64) {
+    let mut falling: Vec<u32> = (0..logits.len() as u32).rev().collect();
+    falling.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+    falling.truncate(k);
+    let n = falling.len();
+    falling.rotate_left(n / 3);
+    let values = falling.iter().map(|id| logits[*id as usize]).collect();
+    let max = logits.iter().copied().fold(BANNED, f32::max);
+    let weights = logits
+        .iter()
+        .map(|l| (f64::from(*l) - f64::from(max)).exp());
+    let sum: f64 = weights.sum::<f64>() * (1.0 + error);
+    (falling, values, f64::from(max) + sum.ln())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn what_the_highest_logits_decide_is_what_all_decide(
+        params in prop_oneof![params(), one_stage()],
+        logits in prop_oneof![
+            2 => reference_chain::logits(30..300),
+            1 => (200..3000u32, 0..1000u32).prop_map(|(n, salt)| row(n, salt)),
+        ],
+        prompt in prop::collection::vec(0..30u32, 0..20),
+        generated in prop::collection::vec(0..30u32, 0..20),
+        (k, error) in (1..70usize, -9e-4..9e-4f64),
+        mask in prop::option::of(prop::collection::vec(any::<u32>(), 100)),
+        banned in prop::collection::vec(0..30u32, 0..3),
+        seed in any::<u64>(),
+    ) {
+        let mut sampler = Sampler::new(&Params { seed, ..params }, 0).expect("valid");
+        sampler.accept_prompt(&prompt);
+        for &token in &generated {
+            sampler.accept(token);
+        }
+        let n_words = logits.len().div_ceil(32);
+        let mask = mask.as_ref().map(|mask| &mask[..n_words]);
+        let allowed = Allowed { mask, banned: &banned };
+        let all = sampler.sample_row(RowLogits::All(&logits), allowed);
+        let (ids, values, log_sum) = top(&logits, k, error);
+        let top = TopLogits { n_vocab: logits.len(), ids: &ids, logits: &values, log_sum };
+        match sampler.sample_row(RowLogits::Top(top), allowed) {
+            Err(SampleError::Undecided) => {}
+            found => prop_assert_eq!(found, all),
+        }
+    }
+}
+
+/// The share of rows that the 64 highest logits decide.
+fn decided(change: impl Fn(&mut Params), row_of: impl Fn(u32) -> Vec<f32>) -> f64 {
+    const ROWS: u32 = 400;
+    let mut sampler = Sampler::new(&reference_chain::with(change), 0).expect("valid");
+    let mut n = 0;
+    for salt in 0..ROWS {
+        let logits = row_of(salt);
+        let (ids, values, log_sum) = top(&logits, 64, 1e-6);
+        let top = TopLogits {
+            n_vocab: logits.len(),
+            ids: &ids,
+            logits: &values,
+            log_sum,
+        };
+        let found = sampler.sample_row(RowLogits::Top(top), Allowed::default());
+        let token = sampler.sample(&logits).expect("good logits");
+        n += u32::from(found == Ok(token));
+        sampler.accept(token);
+    }
+    f64::from(n) / f64::from(ROWS)
+}
+
+#[test]
+fn the_highest_logits_decide_nearly_always() {
+    // The best 64 of 5000 have more than 0.97 of the probability.
+    let peaked = |salt| row(5000, salt);
+    let changes: [fn(&mut Params); 6] = [
+        |p| p.temperature = 0.0,
+        |p| (p.temperature, p.top_k) = (0.8, 40),
+        |p| (p.temperature, p.top_p) = (0.7, 0.9),
+        |p| (p.temperature, p.min_p) = (0.9, 0.05),
+        |p| (p.temperature, p.repeat_penalty) = (0.6, 1.1),
+        |p| (p.temperature, p.top_p, p.xtc_probability) = (0.8, 0.9, 0.5),
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let share = decided(change, peaked);
+        assert!(share > 0.95, "{at}: {share}");
+    }
+    let share = decided(|_| {}, peaked);
+    assert!(share > 0.8, "without a stage: {share}");
+}
+
+#[test]
+fn a_row_with_numbers_that_are_none_is_read_whole() {
+    let mut sampler = Sampler::new(&Params::default(), 0).expect("valid");
+    let ids = [3, 1];
+    for (logits, log_sum) in [
+        ([1.0, 2.0], f64::NAN),
+        ([1.0, 2.0], f64::INFINITY),
+        ([1.0, f32::NAN], 2.5),
+        ([1.0, f32::INFINITY], 2.5),
+        ([BANNED, BANNED], 2.5),
+    ] {
+        let top = TopLogits {
+            n_vocab: 5,
+            ids: &ids,
+            logits: &logits,
+            log_sum,
+        };
+        let found = sampler.sample_row(RowLogits::Top(top), Allowed::default());
+        assert_eq!(found, Err(SampleError::Undecided));
     }
 }

@@ -16,7 +16,7 @@ use super::params::Params;
 use super::reference_chain;
 use super::select::{self, Cut};
 use super::softmax::exp;
-use super::stage::{self, Stage};
+use super::stage::{self, CutInput, Stage};
 
 /// Number of best tokens in the first attempt.
 const FIRST: usize = 256;
@@ -28,14 +28,19 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
     Ok(stage::cut(params.tfs_z, 1.0, without_tail))
 }
 
-fn without_tail(logits: &[f32], max: f32, z: f64, best: &mut Vec<f32>) -> Cut {
+fn without_tail(input: &CutInput<'_>, z: f64, best: &mut Vec<f32>) -> Cut {
+    let CutInput { logits, max, .. } = *input;
     let mut room = FIRST;
     loop {
         select::best(logits, room, best);
-        let is_all = best.len() < room || room >= logits.len();
+        let is_listed = best.len() < room || room >= logits.len();
+        let is_all = is_listed && input.unlisted.is_none();
         best.sort_unstable_by(|a, b| b.total_cmp(a));
         if let Some(n) = kept(best, max, z, is_all) {
             return Cut::below(&best[..n], best[n - 1]);
+        }
+        if is_listed {
+            return Cut::UNDECIDED;
         }
         room *= 8;
     }

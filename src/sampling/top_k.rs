@@ -28,8 +28,12 @@ impl Stage for TopK {
         candidates: &mut Candidates<'_>,
         _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
-        candidates.keep_best(self.k);
-        Ok(())
+        candidates.keep_best(self.k)
+    }
+
+    /// The last of the highest logits is not listed: it may have equals.
+    fn decides_by(&self, n: usize) -> bool {
+        self.k < n
     }
 
     fn keeps_best(&self) -> bool {

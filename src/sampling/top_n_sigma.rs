@@ -6,13 +6,14 @@ use super::params::Params;
 #[cfg(test)]
 use super::reference_chain;
 use super::select::Cut;
-use super::stage::{self, Stage};
+use super::stage::{self, CutInput, Stage};
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    Ok(stage::cut(params.top_n_sigma, 0.0, within))
+    Ok(stage::cut_of_all(params.top_n_sigma, 0.0, within))
 }
 
-fn within(logits: &[f32], max: f32, n_sigma: f64, _: &mut Vec<f32>) -> Cut {
+fn within(input: &CutInput<'_>, n_sigma: f64, _: &mut Vec<f32>) -> Cut {
+    let CutInput { logits, max, .. } = *input;
     let allowed = || {
         let logits = logits.iter();
         logits.filter(|l| l.is_finite()).map(|l| f64::from(*l))

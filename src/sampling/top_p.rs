@@ -10,14 +10,15 @@ use super::params::Params;
 use super::reference_chain;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
-use super::stage::{self, Stage};
+use super::stage::{self, CutInput, Stage};
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     Ok(stage::cut(params.top_p, 1.0, nucleus))
 }
 
-fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
-    let total = sum_exp(logits, max);
+fn nucleus(input: &CutInput<'_>, p: f64, scratch: &mut Vec<f32>) -> Cut {
+    let CutInput { logits, max, .. } = *input;
+    let total = input.total();
 
     // A token is dropped if its weight is below (1 - p) of the average weight: together these weigh less than 1 - p of
     // the total. The bound is far from tight, so lowering it against rounding costs nothing.
@@ -26,6 +27,9 @@ fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
     scratch.clear();
     scratch.extend(logits.iter().filter(|&&logit| logit >= floor));
 
+    if input.unlisted.is_some() && sum_exp(scratch, max) < p * total {
+        return Cut::UNDECIDED;
+    }
     select::heaviest(scratch, p * total, |part| sum_exp(part, max))
 }
 

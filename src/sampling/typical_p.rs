@@ -39,6 +39,7 @@ impl Stage for TypicalP {
         candidates: &mut Candidates<'_>,
         _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
+        candidates.need_all()?;
         let max = candidates.max()?;
         let logits = candidates.logits();
         let total = sum_exp(logits, max);
@@ -63,6 +64,10 @@ impl Stage for TypicalP {
             .sort_unstable_by_key(|(_, position)| *position);
         candidates.keep_positions(self.distances.iter().map(|(_, position)| *position));
         Ok(())
+    }
+
+    fn decides_by(&self, _n: usize) -> bool {
+        false
     }
 }
 

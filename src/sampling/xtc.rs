@@ -41,8 +41,15 @@ impl Stage for Xtc {
             return Ok(());
         }
         let max = candidates.max()?;
+        let (least, most) = candidates.unlisted(max).unwrap_or((0.0, 0.0));
         let logits = candidates.logits();
-        let floor = f64::from(max) + (self.threshold * sum_exp(logits, max)).ln();
+        let listed = sum_exp(logits, max);
+        let floor = |unlisted: f64| f64::from(max) + (self.threshold * (listed + unlisted)).ln();
+        let (floor, other) = (floor(least), floor(most));
+        let is_between = |logit: &f32| (floor..other).contains(&f64::from(*logit));
+        if logits.iter().any(is_between) || !candidates.are_listed_from(floor) {
+            return Err(SampleError::Undecided);
+        }
         let is_top = |logit: f32| logit.is_finite() && f64::from(logit) >= floor;
         let tops = || (0..).zip(logits).filter(|(_, logit)| is_top(**logit));
         // The spared token is the least probable; of equal ones, the lower id counts as more probable.

@@ -3,6 +3,7 @@
 //! Each of these imports only those above it:
 //!
 //! - `media_access`: media that requests name by an address or a path
+//! - `rate_limits`: how much a client may ask for in a minute
 //! - [`served`]: a model as clients see it
 //! - [`http`]: connections, access, bodies and errors
 //! - `page`: the chat page
@@ -23,6 +24,7 @@ mod media_access;
 mod page;
 mod pool;
 mod process;
+mod rate_limits;
 mod request;
 mod response;
 pub mod served;

@@ -35,6 +35,7 @@ use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_core::plan::{Media, Plan};
 
 use crate::media_access::MediaAccess;
+use crate::rate_limits::RateLimits;
 
 /// A name that selects the only model, whatever its own name.
 pub(crate) const DEFAULT_MODEL: &str = "default";
@@ -84,6 +85,8 @@ pub struct ServedModel {
     pub artifacts: Option<ArtifactStore>,
     /// The vectors that requests may name.
     pub vectors: Arc<VectorStore>,
+    /// The tokens of each client.
+    pub(crate) rates: Arc<RateLimits>,
     /// Reads adapters for the model; none if they are not loaded while it is served.
     pub adapter_opener: Option<AdapterOpener>,
 }
@@ -479,6 +482,7 @@ impl ServedModel {
             identity,
             artifacts: None,
             vectors: Arc::default(),
+            rates: Arc::default(),
             adapter_opener: None,
         })
     }

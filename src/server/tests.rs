@@ -11,6 +11,7 @@ use axum::http::{StatusCode, header};
 use serde_json::{Value, json};
 use tower_service::Service;
 
+use crate::http::context::RequestContext;
 use crate::served::ServedModel;
 use lab_core::engine::{DiffusionOptions, Limits};
 use lab_core::model::Options;
@@ -296,26 +297,27 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
         }
     });
     let pool = pool(&["a", "b", "c"], loader);
+    let get = |name: &'static str| RequestContext::detached().scope(pool.get(name));
     own.set(Arc::downgrade(&pool)).expect("it is not set");
     let n_tries = || n_tries.swap(0, Ordering::Relaxed);
-    drop(pool.get("a").await.expect("it fits"));
-    drop(pool.get("b").await.expect("it fits"));
+    drop(get("a").await.expect("it fits"));
+    drop(get("b").await.expect("it fits"));
     assert_eq!(
         (states(&pool), n_tries()),
         (vec!["loaded", "loaded", "not loaded"], 2)
     );
     // The least recently used one gives way.
-    drop(pool.get("a").await.expect("it is loaded"));
-    drop(pool.get("c").await.expect("it fits then"));
+    drop(get("a").await.expect("it is loaded"));
+    drop(get("c").await.expect("it fits then"));
     assert_eq!(
         (states(&pool), n_tries()),
         (vec!["loaded", "not loaded", "loaded"], 2)
     );
     // In use, none does.
-    let held = [pool.get("a").await, pool.get("c").await];
+    let held = [get("a").await, get("c").await];
     let started = Instant::now();
     assert!(matches!(
-        pool.get("b").await,
+        get("b").await,
         Err(crate::http::error::Error::LoadFailed { .. })
     ));
     assert!(
@@ -327,6 +329,6 @@ async fn models_give_way_where_memory_is_short_and_those_in_use_never() {
         (vec!["loaded", "not loaded", "loaded"], 1)
     );
     drop(held);
-    drop(pool.get("b").await.expect("it fits then"));
+    drop(get("b").await.expect("it fits then"));
     assert_eq!(n_loaded(&pool), 2);
 }

@@ -3,8 +3,15 @@
 // the type of its result or of its first source if only that one is meant (`SET_ROWS:q8_0,FLASH_ATTN_EXT`).
 // MADE_UP_LOADS says how weights get there: `async` (copies from memory of its own kind are carried out as late as is
 // allowed) or `in place` (it uses the host's memory).
+// Attention over block tables (shim_device_attention of ggml-sys/src/attention.h) is computed by plain loops.
+// MADE_UP_QUEUE makes it compute and copy on a thread of its own, as a GPU does, with the given latencies in microseconds: of a
+// launch, of a copy, of a graph (`5,8,8000`). What it did is in the file MADE_UP_REPORT.
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -14,6 +21,7 @@
 #error "IDENTITY: what the library says it was built from"
 #endif
 const char bench_backend_identity[] = IDENTITY;
+const int  bench_backend_reads_tables = 1;
 
 static struct ggml_backend_device      device;
 static struct ggml_backend_buffer_type memory;
@@ -25,6 +33,94 @@ static bool loads(const char * way) {
 }
 
 static ggml_backend_dev_t cpu(void) { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
+
+// Computing: all on the processor, and attention by block tables here.
+
+static bool has_table(const struct ggml_tensor * t) { return t->op == GGML_OP_FLASH_ATTN_EXT && t->src[6] != NULL; }
+
+static float param(const struct ggml_tensor * t, int at) {
+    float value;
+    memcpy(&value, t->op_params + at, sizeof(value));
+    return value;
+}
+
+static const float * row_of(const struct ggml_tensor * t, int64_t slot, int64_t head, float * to) {
+    const char * row = (const char *) t->data + slot * t->nb[1] + head * t->nb[2];
+    if (t->type == GGML_TYPE_F32) {
+        return (const float *) row;
+    }
+    ggml_get_type_traits(t->type)->to_float(row, to, t->ne[0]);
+    return to;
+}
+
+// Without linear biases, which no test asks for.
+static void attend_by_table(struct ggml_tensor * dst) {
+    const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * sinks = dst->src[4];
+    const int32_t * queries = dst->src[5]->data, * table = dst->src[6]->data;
+    const int64_t dk = k->ne[0], dv = v->ne[0], heads = q->ne[2], block = dst->op_params[4];
+    const float scale = param(dst, 0), softcap = param(dst, 2);
+    static bool was_said = false;
+    if (!was_said) {
+        GGML_LOG_WARN("made up: attention by a table of blocks of %lld\n", (long long) block);
+        was_said = true;
+    }
+    GGML_ASSERT(param(dst, 1) == 0.0f && dst->src[3] == NULL);
+    float * one = malloc(sizeof(float) * (size_t) (dk > dv ? dk : dv));
+    double * sums = malloc(sizeof(double) * (size_t) dv);
+    for (int64_t i = 0; i < q->ne[1]; i++) {
+        const int32_t * query = queries + 4 * i;
+        for (int64_t head = 0; head < heads; head++) {
+            const float * x = (const float *) ((const char *) q->data + i * q->nb[1] + head * q->nb[2]);
+            const int64_t kv_head = head / (heads / k->ne[2]);
+            double top = sinks ? ((const float *) sinks->data)[head] : -INFINITY, total = sinks ? 1 : 0;
+            memset(sums, 0, sizeof(double) * (size_t) dv);
+            for (int64_t p = query[2]; p < query[3]; p++) {
+                const int64_t slot = (int64_t) table[query[0] + p / block] * block + p % block;
+                GGML_ASSERT(slot >= 0 && slot < k->ne[1]);
+                const float * key = row_of(k, slot, kv_head, one);
+                double score = 0;
+                for (int64_t d = 0; d < dk; d++) {
+                    score += (double) key[d] * x[d];
+                }
+                score *= scale;
+                score = softcap > 0 ? softcap * tanh(score / softcap) : score;
+                const double higher = score > top ? score : top, shrink = exp(top - higher), weight = exp(score - higher);
+                const float * value = row_of(v, slot, kv_head, one);
+                for (int64_t d = 0; d < dv; d++) {
+                    sums[d] = sums[d] * shrink + weight * value[d];
+                }
+                total = total * shrink + weight;
+                top = higher;
+            }
+            float * out = (float *) dst->data + (i * heads + head) * dv;
+            for (int64_t d = 0; d < dv; d++) {
+                out[d] = total > 0 ? (float) (sums[d] / total) : 0;
+            }
+        }
+    }
+    free(sums);
+    free(one);
+}
+
+static enum ggml_status compute(ggml_backend_t processor, struct ggml_cgraph * graph) {
+    const int n = ggml_graph_n_nodes(graph);
+    for (int from = 0; from < n;) {
+        int to = from;
+        while (to < n && !has_table(ggml_graph_node(graph, to))) {
+            to++;
+        }
+        struct ggml_cgraph part = ggml_graph_view(graph, from, to);
+        const enum ggml_status status = to > from ? ggml_backend_graph_compute(processor, &part) : GGML_STATUS_SUCCESS;
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+        if (to < n) {
+            attend_by_table(ggml_graph_node(graph, to));
+        }
+        from = to + 1;
+    }
+    return GGML_STATUS_SUCCESS;
+}
 
 // Memory
 
@@ -86,7 +182,148 @@ static void event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) { (vo
 static void event_record(ggml_backend_t backend, ggml_backend_event_t event) { (void) backend; event->context = (void *) n_begun; }
 static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) { (void) dev; carry_out((size_t) event->context); }
 
-// Computing
+// A queue, which a thread works off.
+
+enum kind { SET, GET, COMPUTE };
+
+struct command {
+    enum kind            kind;
+    struct ggml_tensor * tensor;
+    void *               host;
+    size_t               offset;
+    size_t               size;
+    struct ggml_cgraph * graph;
+};
+
+#define MAX_COMMANDS 4096
+
+static struct command  commands[MAX_COMMANDS];
+static size_t          n_queued, n_worked;
+static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  queue_moved = PTHREAD_COND_INITIALIZER;
+static ggml_backend_t  queue_cpu;
+static long            latency[3]; // of a launch, a copy, a graph
+static long            n_graphs, n_sets, n_gets, n_waits, bytes_set, bytes_got, n_replays, busy, idle;
+
+static long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000L + time.tv_nsec / 1000;
+}
+
+static void pass_until(long end) {
+    const long left = end - now();
+    if (left > 0) {
+        nanosleep(&(struct timespec) { left / 1000000, left % 1000000 * 1000 }, NULL);
+    }
+}
+
+static void report(void) {
+    const char * path = getenv("MADE_UP_REPORT");
+    FILE *       file = path != NULL ? fopen(path, "w") : NULL;
+    if (file != NULL) {
+        fprintf(file,
+            "{\"graphs\": %ld, \"replays\": %ld, \"sets\": %ld, \"gets\": %ld, \"waits\": %ld, \"bytes_set\": %ld, "
+            "\"bytes_got\": %ld, \"busy\": %ld, \"idle\": %ld}\n",
+            n_graphs, n_replays, n_sets, n_gets, n_waits, bytes_set, bytes_got, busy, idle);
+        fclose(file);
+    }
+}
+
+static void work_off(const struct command * command) {
+    static const struct ggml_cgraph * last;
+    static uint64_t                   last_uid;
+    const long                        began = now();
+    switch (command->kind) {
+        case SET:
+            memcpy((char *) command->tensor->data + command->offset, command->host, command->size);
+            n_sets++, bytes_set += command->size;
+            pass_until(began + latency[1]);
+            break;
+        case GET:
+            memcpy(command->host, (const char *) command->tensor->data + command->offset, command->size);
+            n_gets++, bytes_got += command->size;
+            pass_until(began + latency[1]);
+            break;
+        case COMPUTE:
+            compute(queue_cpu, command->graph);
+            n_graphs++;
+            n_replays += command->graph == last && command->graph->uid == last_uid;
+            last = command->graph, last_uid = command->graph->uid;
+            pass_until(began + latency[0] + latency[2]);
+            break;
+    }
+    busy += now() - began;
+}
+
+static void * work(void * unused) {
+    (void) unused;
+    pthread_mutex_lock(&queue_lock);
+    while (true) {
+        const long began = now();
+        while (n_worked == n_queued) {
+            pthread_cond_wait(&queue_moved, &queue_lock);
+        }
+        // Waiting for the first graph of a run of steps is not idling between two.
+        if (now() - began < 50000) {
+            idle += now() - began;
+        }
+        const struct command command = commands[n_worked % MAX_COMMANDS];
+        pthread_mutex_unlock(&queue_lock);
+        work_off(&command);
+        pthread_mutex_lock(&queue_lock);
+        n_worked++;
+        if (command.kind == COMPUTE) {
+            report();
+        }
+        pthread_cond_broadcast(&queue_moved);
+    }
+    return NULL;
+}
+
+static void put(struct command command) {
+    pthread_mutex_lock(&queue_lock);
+    GGML_ASSERT(n_queued < n_worked + MAX_COMMANDS);
+    commands[n_queued++ % MAX_COMMANDS] = command;
+    pthread_cond_broadcast(&queue_moved);
+    pthread_mutex_unlock(&queue_lock);
+}
+
+static void queue_set(ggml_backend_t backend, struct ggml_tensor * to, const void * from, size_t offset, size_t size) {
+    (void) backend;
+    put((struct command) { .kind = SET, .tensor = to, .host = (void *) from, .offset = offset, .size = size });
+}
+
+static void queue_get(ggml_backend_t backend, const struct ggml_tensor * from, void * to, size_t offset, size_t size) {
+    (void) backend;
+    put((struct command) { .kind = GET, .tensor = (struct ggml_tensor *) from, .host = to, .offset = offset, .size = size });
+}
+
+static enum ggml_status queue_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
+    (void) backend;
+    put((struct command) { .kind = COMPUTE, .graph = graph });
+    return GGML_STATUS_SUCCESS;
+}
+
+static void queue_synchronize(ggml_backend_t backend) {
+    (void) backend;
+    pthread_mutex_lock(&queue_lock);
+    n_waits += n_worked < n_queued;
+    while (n_worked < n_queued) {
+        pthread_cond_wait(&queue_moved, &queue_lock);
+    }
+    pthread_mutex_unlock(&queue_lock);
+}
+
+static void start_queue(const char * latencies, ggml_backend_t cpu_backend) {
+    pthread_t thread;
+    queue_cpu = cpu_backend;
+    sscanf(latencies, "%ld,%ld,%ld", &latency[0], &latency[1], &latency[2]);
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_detach(thread);
+}
+
+// The backend
 
 static const char * backend_name(ggml_backend_t backend) { (void) backend; return "Test0"; }
 
@@ -96,7 +333,7 @@ static void backend_free(ggml_backend_t backend) {
 }
 
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
-    return ggml_backend_graph_compute(backend->context, graph);
+    return compute(backend->context, graph);
 }
 
 static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
@@ -110,7 +347,16 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
     backend->iface.get_name = backend_name;
     backend->iface.free = backend_free;
     backend->iface.graph_compute = backend_compute;
-    if (loads("async")) {
+    if (getenv("MADE_UP_QUEUE") != NULL) {
+        if (queue_cpu == NULL) {
+            start_queue(getenv("MADE_UP_QUEUE"), ggml_backend_dev_init(cpu(), params));
+            ggml_backend_cpu_set_n_threads(queue_cpu, 1);
+        }
+        backend->iface.set_tensor_async = queue_set;
+        backend->iface.get_tensor_async = queue_get;
+        backend->iface.synchronize = queue_synchronize;
+        backend->iface.graph_compute = queue_compute;
+    } else if (loads("async")) {
         backend->iface.set_tensor_async = backend_set_async;
         backend->iface.synchronize = backend_synchronize;
         backend->iface.event_record = event_record;
@@ -136,7 +382,7 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
     props->description = device_description(dev);
     props->type = device_type(dev);
     device_memory(dev, &props->memory_free, &props->memory_total);
-    const bool is_async = loads("async");
+    const bool is_async = loads("async") && getenv("MADE_UP_QUEUE") == NULL;
     props->caps = (struct ggml_backend_dev_caps) {
         .async = is_async, .host_buffer = is_async, .events = is_async, .buffer_from_host_ptr = loads("in place"),
     };

@@ -8,7 +8,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::devices::Worker;
 use crate::support::command::{Ran, ended, program, scratch};
+use crate::support::server::{Server, with};
 use crate::support::{nmse, parse_npy};
 
 /// What the program has, as it says when it refuses another.
@@ -31,7 +33,7 @@ pub(crate) fn made_up(folder: &Path, name: &str, identity: &str, api_offset: i32
     let mut compiler = compiler.split_whitespace();
     let status = Command::new(compiler.next().expect("a program"))
         .args(compiler)
-        .args(["-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-I"])
+        .args(["-shared", "-fPIC", "-O1", "-pthread", "-D_GNU_SOURCE", "-I"])
         .arg(include)
         .arg("-I")
         .arg(include.with_file_name("src"))
@@ -265,4 +267,247 @@ fn a_cache_that_a_device_cannot_use_is_an_error() {
     }
     // There is another way than flash attention.
     assert_eq!(refused("FLASH_ATTN_EXT", "on"), None);
+}
+
+/// Attention by block tables on a device: a prompt in pieces, requests that run together and share a prefix, and the
+/// same without tables.
+#[test]
+fn devices_read_block_tables() {
+    let (folder, library) = sound();
+    let model = synthesised(folder.path(), "llama", &SMALL);
+    let ids: Vec<String> = (0..70).map(|i| (i * 7 % 96).to_string()).collect();
+    let out = folder.path().join("out.npy");
+    let logits = |device: &str, tables: &str| {
+        let (model, library) = (model.display().to_string(), library.display().to_string());
+        let (ids, out_name) = (ids.join(","), out.display().to_string());
+        let line = [
+            ["logits", "-m", &model, "--backend", &library],
+            ["--tokens", &ids, "--force", "-o", &out_name],
+            ["--device", device, "--flash-attn", "on", "--chunk"],
+        ];
+        let line = [&line.concat()[..], &["9"]].concat();
+        let ran = ended(program(&line).env("BENCH_DEVICE_TABLES", tables));
+        assert!(ran.is_fine(), "{}", ran.err);
+        let used = ran.err.contains("attention by a table of blocks of 16");
+        assert_eq!(used, device != "none" && tables == "1", "{}", ran.err);
+        parse_npy(&std::fs::read(&out).expect("it was written")).values
+    };
+    let expected = logits("none", "1");
+    for tables in ["0", "1"] {
+        let found: Vec<f32> = logits("Test0", tables).iter().map(|x| *x as f32).collect();
+        assert!(nmse(&found, &expected) < 1e-10, "{tables}");
+    }
+
+    // Prompts with a common start, of which half come again, in passes of their own lengths.
+    let start = "The first of all numbers is one, and the second is two. ".repeat(3);
+    let requests: Vec<String> = (0..12)
+        .map(|i| {
+            let prompt = format!("{start}{}", "And then? ".repeat(i % 6));
+            let body = json!({ "prompt": prompt, "max_tokens": 3 + i, "temperature": 0, "ignore_eos": true });
+            json!({ "custom_id": format!("r{i}"), "method": "POST", "url": "/v1/completions", "body": body })
+                .to_string()
+        })
+        .collect();
+    let file = folder.path().join("in.jsonl");
+    std::fs::write(&file, requests.join("\n") + "\n").expect("the folder is writable");
+    let answers = |device: &str| {
+        let out = folder.path().join(format!("{device}.jsonl"));
+        let (file, out_name) = (file.display().to_string(), out.display().to_string());
+        let library = library.display().to_string();
+        let line = [
+            ["batch", &file, &out_name, "--backend", &library],
+            ["--device", device, "--parallel", "5", "--kv-type"],
+        ];
+        let line = [&line.concat()[..], &["f32"]].concat();
+        let ran = ended(program(&line).env("BENCH_DEVICE_TABLES", "1"));
+        assert!(ran.is_fine(), "{}", ran.err);
+        let text = std::fs::read_to_string(out).expect("it was written");
+        let mut found: Vec<(String, String)> = text
+            .lines()
+            .map(|line| {
+                let line: Value = serde_json::from_str(line).expect("JSON");
+                let text = &line["response"]["body"]["choices"][0]["text"];
+                let field = |value: &Value| value.as_str().expect("a text").to_owned();
+                (field(&line["custom_id"]), field(text))
+            })
+            .collect();
+        found.sort();
+        found
+    };
+    let expected = answers("none");
+    assert_eq!(expected.len(), 12);
+    assert_eq!(answers("Test0"), expected);
+}
+
+/// What a device gives of its rows decides as all of them would: two devices with the same logits, of which one cannot select.
+#[test]
+fn texts_by_the_highest_logits_are_those_by_all_logits() {
+    let (_folder, library) = sound();
+    let library = library.display().to_string();
+    let texts = |lacks: &str| {
+        let options = [
+            "--backend",
+            &library,
+            "--device",
+            "Test0",
+            "--gpu-layers",
+            "all",
+        ];
+        let options = [&options[..], &["--parallel", "4", "--log-level", "info"]].concat();
+        let server = Server::with(&options, &[("MADE_UP_LACKS", lacks)]);
+        let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
+        let requests = [
+            json!({ "temperature": 0 }),
+            json!({ "temperature": 1, "seed": 1 }),
+            json!({ "temperature": 0.8, "top_k": 40, "seed": 2, "repeat_penalty": 1.3 }),
+            json!({ "temperature": 1.5, "top_p": 0.9, "seed": 3, "presence_penalty": 1 }),
+            json!({ "temperature": 0.7, "min_p": 0.05, "seed": 4, "dry_multiplier": 0.8 }),
+            json!({ "temperature": 1, "typical_p": 0.9, "seed": 5 }),
+            json!({ "temperature": 1, "mirostat": 2, "seed": 6 }),
+            json!({ "temperature": 0, "logit_bias": { "7": 100, "9": -100 } }),
+            json!({ "temperature": 1, "seed": 8, "logprobs": true, "top_logprobs": 3 }),
+            json!({ "temperature": 0, "min_tokens": 20 }),
+            json!({ "temperature": 1, "seed": 9, "xtc_probability": 0.9, "xtc_threshold": 0.05 }),
+            json!({ "temperature": 0, "response_format": { "type": "json_schema", "json_schema": { "name": "n", "schema": schema } } }),
+        ];
+        let said =
+            json!([{ "role": "user", "content": "Write about the sea, the sun and seven ships." }]);
+        let asked = json!({ "max_tokens": 60, "ignore_eos": true, "messages": said });
+        let answers: Vec<Value> = std::thread::scope(|scope| {
+            let (server, asked) = (&server, &asked);
+            let asked = requests
+                .iter()
+                .map(|extra| scope.spawn(move || server.chat(with(asked.clone(), extra))));
+            let asked: Vec<_> = asked.collect();
+            let answers = asked
+                .into_iter()
+                .map(|asked| asked.join().expect("it ends"));
+            answers
+                .map(|(status, answer)| {
+                    assert_eq!(status, 200, "{answer}");
+                    answer["choices"][0].clone()
+                })
+                .collect()
+        });
+        (answers, server.log())
+    };
+    let (whole, log) = texts("TOP_K");
+    assert!(
+        log.contains("Test0 has no TOP_K: rows of logits are read whole"),
+        "{log}"
+    );
+    let (top, log) = texts("");
+    assert!(!log.contains("read whole"), "{log}");
+    assert_eq!(top, whole);
+}
+
+/// What a device with a queue and latencies did while requests of mixed lengths came and went, and what the engine counted.
+struct DeviceRun {
+    report: Value,
+    metrics: String,
+}
+
+impl DeviceRun {
+    fn reported(&self, name: &str) -> f64 {
+        self.report[name].as_f64().expect(name)
+    }
+
+    fn counted(&self, name: &str) -> f64 {
+        let mut lines = self.metrics.lines();
+        let line = lines.find(|line| line.starts_with(name)).expect(name);
+        let (_, n) = line.rsplit_once(' ').expect("a number");
+        n.parse().expect(name)
+    }
+}
+
+/// Runs `n` requests, `at_once` at a time, on a device that takes these microseconds for a launch, a copy and a graph.
+fn on_queue(latencies: &str, (n, at_once): (usize, usize)) -> DeviceRun {
+    let (folder, library) = sound();
+    let report = folder.path().join("report.json");
+    let library = library.display().to_string();
+    let parallel = at_once.to_string();
+    let options = [
+        "--backend",
+        &library,
+        "--device",
+        "Test0",
+        "--gpu-layers",
+        "all",
+    ];
+    let options = [&options[..], &["--parallel", &parallel, "--in-process"]].concat();
+    let path = report.display().to_string();
+    let environment = [("MADE_UP_QUEUE", latencies), ("MADE_UP_REPORT", &path)];
+    let server = Server::with(&options, &environment);
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if i >= n {
+                        return;
+                    }
+                    let text = "word ".repeat(1 + i * 7 % 40);
+                    let (status, answer) = server.chat(json!({
+                        "messages": [{ "role": "user", "content": text }],
+                        "max_tokens": 8 + i * 13 % 50, "ignore_eos": true, "seed": i, "temperature": 0.8, "top_k": 40,
+                    }));
+                    assert_eq!(status, 200, "{answer}");
+                }
+            });
+        }
+    });
+    let (status, _, metrics) = server.raw("GET", "/metrics", "text/plain", "");
+    assert_eq!(status, 200);
+    let report = std::fs::read_to_string(report).expect("it reports");
+    DeviceRun {
+        report: serde_json::from_str(&report).expect("JSON"),
+        metrics,
+    }
+}
+
+#[test]
+fn a_step_waits_for_a_device_at_most_three_times_and_gets_little_of_it() {
+    let run = on_queue("0,0,0", (12, 4));
+    let graphs = run.reported("graphs");
+    assert_eq!(graphs, run.counted("bench_graphs_run_total"));
+    let waits = run
+        .reported("waits")
+        .max(run.counted("bench_device_waits_total"));
+    assert!(waits / graphs <= 3.0, "{waits} in {graphs}");
+    // Inputs are sent at once, after one value of the processor.
+    assert!(run.reported("sets") / graphs <= 2.0, "{}", run.report);
+    let rows = run.counted("bench_completion_tokens_total");
+    let bytes = run.reported("bytes_got");
+    assert!(bytes / rows < 2048.0, "{bytes} for {rows} rows");
+}
+
+#[test]
+fn a_worker_sends_little_of_each_row() {
+    let (mut worker, address) = Worker::listening(&[]);
+    let address = address.to_string();
+    let server = Server::start(&["--rpc", &address, "--gpu-layers", "all"]);
+    let ask = |server: &Server| {
+        let (status, answer) =
+            server.chat(json!({ "max_tokens": 30, "ignore_eos": true, "temperature": 0 }));
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"]["content"].clone()
+    };
+    let text = ask(&server);
+    let (_, _, metrics) = server.raw("GET", "/metrics", "text/plain", "");
+    let run = DeviceRun {
+        report: Value::Null,
+        metrics,
+    };
+    let bytes = run.counted("bench_device_bytes_total{model=\"tiny-chat\",direction=\"out\"}");
+    let rows = run.counted("bench_completion_tokens_total");
+    assert!(
+        bytes > 0.0 && bytes / rows < 2048.0,
+        "{bytes} for {rows} rows"
+    );
+    drop(server);
+    worker.kill().expect("it runs");
+    worker.wait().expect("it ends");
+    // A greedy text is the same on the processor, whose rows are read whole.
+    assert_eq!(text, ask(&Server::start(&[])));
 }

@@ -51,6 +51,8 @@ mod kept;
 mod keys;
 mod lab;
 mod lenient;
+#[cfg(unix)]
+mod listening;
 mod load;
 mod loading;
 mod lora;

@@ -126,6 +126,32 @@ fn metrics_count_what_was_done() {
         1.0
     );
     assert!(of("kv_blocks{") > 0.0 && of("kv_blocks_used") >= 0.0);
+    for name in [
+        "request_seconds",
+        "request_queue_seconds",
+        "request_prefill_seconds",
+    ] {
+        assert_eq!(of(&format!("{name}_count")), 1.0, "{name}");
+    }
+    assert_eq!(of("request_completion_tokens_sum"), 12.0);
+    assert_eq!(
+        of("request_prompt_tokens_sum"),
+        count("/usage/prompt_tokens")
+    );
+    // Under vLLM's names, which routers between servers read.
+    let routed = |name: &str| metric(&page, &format!("vllm:{name}{{model_name=\"tiny-chat\""));
+    assert_eq!(routed("generation_tokens_total"), 12.0);
+    assert_eq!(
+        (
+            routed("num_requests_running"),
+            routed("num_requests_waiting")
+        ),
+        (0.0, 0.0)
+    );
+    assert!((0.0..=1.0).contains(&routed("kv_cache_usage_perc")));
+    assert_eq!(routed("cache_config_info"), 1.0);
+    let blocks = format!("num_gpu_blocks=\"{}\"", of("kv_blocks{"));
+    assert!(page.contains(&blocks), "{page}");
     let first = "bench_time_to_first_token_seconds_bucket{model=\"tiny-chat\",le=\"+Inf\"}";
     assert_eq!(metric(&page, first), 1.0);
     for line in page.lines().filter(|line| line.starts_with("# TYPE ")) {
@@ -630,7 +656,12 @@ fn metrics_are_text_that_prometheus_reads() {
             };
             assert_eq!(of, Some(current), "{line}");
             assert_eq!(*kind == "counter", current.ends_with("_total"), "{line}");
-            assert!(sample.1.iter().any(|(label, _)| label == "model"), "{line}");
+            let label = if current.starts_with("vllm:") {
+                "model_name"
+            } else {
+                "model"
+            };
+            assert_eq!(sample.1[0].0, label, "{line}");
             samples.push(sample);
         }
     }

@@ -28,6 +28,9 @@ pub enum DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
+/// Environment variable: `1` has devices read block tables.
+const TABLES_VARIABLE: &str = "BENCH_DEVICE_TABLES";
+
 /// Held while ggml's registry is read or added to: it is a list that moves when it grows.
 static REGISTRY: Mutex<()> = Mutex::new(());
 
@@ -107,12 +110,33 @@ impl Device {
         unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
     }
 
+    /// Whether attention on the device may read block tables, which backends of ggml itself ignore; whether it can for a
+    /// model, the device says of its operation. The kernels of this project for it have not run on a GPU, so they are
+    /// used only where `BENCH_DEVICE_TABLES` is `1`.
+    pub fn may_read_block_tables(self) -> bool {
+        let is_on = std::env::var_os(TABLES_VARIABLE).is_some_and(|value| value == "1");
+        is_on && super::library::reads_tables(&self.backend_name())
+    }
+
     /// Name of the device's backend.
     pub fn backend_name(self) -> String {
         // SAFETY: registered devices have an entry of a backend, which has a name.
         unsafe {
             let reg = sys::ggml_backend_dev_backend_reg(self.as_ptr());
             text(sys::ggml_backend_reg_name(reg))
+        }
+    }
+
+    /// Bytes that the libraries of the device take while they compute, besides what graphs are measured to need. `most` is the number
+    /// of elements of the largest matrix of weights.
+    ///
+    /// CUDA's pool holds a matrix in half precision where its product is made by cuBLAS, which has a workspace; recorded graphs
+    /// take some memory too.
+    pub fn temporary_bytes(self, most: u64) -> u64 {
+        const WORKSPACES: u64 = 96 << 20;
+        match self.backend_name().as_str() {
+            "CUDA" => most.saturating_mul(2).saturating_add(WORKSPACES),
+            _ => 0,
         }
     }
 
@@ -183,6 +207,11 @@ impl Device {
             DeviceKind::Cpu => sys::GGML_BACKEND_BUFFER_USAGE_ANY,
             _ => sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
         }
+    }
+
+    /// [`Self::allocate`] for values that graphs read or write, wherever their operations run.
+    pub(super) fn allocate_values(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
+        self.take(arena, what, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
     }
 
     fn take(
@@ -333,6 +362,11 @@ impl Device {
     /// [`Self::stand_in`] for weights, the counterpart of [`Self::allocate_weights`].
     pub fn stand_in_weights(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
         self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    }
+
+    /// [`Self::stand_in`] for the inputs of a graph, the counterpart of [`Self::allocate_values`].
+    pub(super) fn stand_in_values(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
     }
 
     fn stand_in_for(

@@ -5,6 +5,8 @@
 //! be loaded again until that memory is replaced ([`Executor::can_reload`]). Its values are lost, and its inputs must be
 //! written again.
 
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use ggml_sys as sys;
 use super::arena::Tensor;
 use super::c_text::text;
 use super::device::Device;
+use super::device_inputs::DeviceInputs;
 use super::error::{Error, fault};
 use super::ops::Graph;
 use super::profile::Profile;
@@ -62,12 +65,39 @@ impl Drop for ThreadPool {
     }
 }
 
+/// What an executor did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkCounts {
+    /// Graphs that ran.
+    pub n_runs: u64,
+    /// Graphs that ran again with nothing changed but the values of inputs: what a device has recorded of them stays valid.
+    pub n_replayed: u64,
+    /// Operations of these graphs, without views.
+    pub n_ops: u64,
+    /// Bytes of inputs that were written, on any device.
+    pub bytes_in: u64,
+    /// Bytes of results that were read from devices other than the processor.
+    pub bytes_out: u64,
+    /// How often the host waited for such a device: for values that pass between devices within a graph, and for results.
+    pub n_waits: u64,
+}
+
+/// What is counted at each run of a graph.
+#[derive(Clone, Copy, Debug, Default)]
+struct RunCosts {
+    n_ops: u64,
+    /// Values that pass from one device to another.
+    n_copies: u64,
+}
+
 /// Runs graphs on a list of devices, the processor last.
 ///
-/// Field order is drop order: graph, scheduler, backends, threads.
+/// Field order is drop order: graph, scheduler, inputs, backends, threads.
 pub struct Executor {
     graph: Option<Graph>,
     scheduler: Scheduler,
+    /// Those of each device but the processor.
+    inputs: Vec<DeviceInputs>,
     backends: Vec<Rc<Backend>>,
     pub(super) devices: Vec<Device>,
     workers: Vec<Arc<Worker>>,
@@ -79,6 +109,12 @@ pub struct Executor {
     /// Whether plain loops compute in place of the devices.
     is_plain: bool,
     is_batch_invariant: bool,
+    /// Whether devices may still compute the loaded graph.
+    is_running: Cell<bool>,
+    /// Whether the loaded graph ran since it was loaded.
+    has_run: bool,
+    run_costs: RunCosts,
+    counts: Cell<WorkCounts>,
 }
 
 impl Executor {
@@ -108,6 +144,11 @@ impl Executor {
         Ok(Self {
             graph: None,
             scheduler: Scheduler::new(&backends, capacity)?,
+            inputs: order[..order.len() - 1]
+                .iter()
+                .copied()
+                .map(DeviceInputs::new)
+                .collect(),
             backends,
             workers: workers_of(&order),
             devices: order,
@@ -118,7 +159,22 @@ impl Executor {
             profile: None,
             is_plain: false,
             is_batch_invariant: false,
+            is_running: Cell::new(false),
+            has_run: false,
+            run_costs: RunCosts::default(),
+            counts: Cell::default(),
         })
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> WorkCounts {
+        self.counts.get()
+    }
+
+    fn count(&self, change: impl FnOnce(&mut WorkCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
     }
 
     /// Makes the bits of a product's columns independent of the number of columns and of threads, in graphs that are
@@ -189,8 +245,19 @@ impl Executor {
     /// devices the graph cannot be used afterwards: it refers to copies of values that the next graph replaces.
     pub fn measure(&mut self, graph: Graph) -> Result<Vec<u64>, Error> {
         self.fit(&graph)?;
+        self.wait();
         self.graph = None;
         self.scratch = ScratchId::new();
+        let mut of_inputs = vec![0; self.backends.len()];
+        for (device, inputs) in self.inputs_of(&graph) {
+            of_inputs[device] = DeviceInputs::bytes(&inputs);
+            let wrapped = inputs
+                .iter()
+                .map(|input| graph.arena().wrap("input", *input));
+            let wrapped = wrapped.collect::<Result<Vec<Tensor>, Error>>()?;
+            let wrapped: Vec<&Tensor> = wrapped.iter().collect();
+            self.devices[device].stand_in_values(graph.arena(), &wrapped)?;
+        }
         let mut sizes = vec![0usize; self.backends.len()];
         // SAFETY: the graph fits the scheduler, `sizes` has one entry per backend.
         unsafe {
@@ -200,6 +267,8 @@ impl Executor {
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
         drop(graph);
         self.check_workers()?;
+        let sizes = sizes.iter_mut().zip(&of_inputs);
+        let mut sizes: Vec<usize> = sizes.map(|(size, inputs)| *size + inputs).collect();
         sizes.rotate_right(1);
         Ok(sizes.into_iter().map(|bytes| bytes as u64).collect())
     }
@@ -208,8 +277,10 @@ impl Executor {
     /// afterwards, as with [`Self::measure`].
     pub fn reserve(&mut self, graph: Graph) -> Result<(), Error> {
         self.fit_with_memory(&graph)?;
+        self.wait();
         self.graph = None;
         self.scratch = ScratchId::new();
+        self.place_inputs(&graph)?;
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
@@ -222,6 +293,26 @@ impl Executor {
         }
     }
 
+    /// The inputs of a graph without memory that lie on a device, by the place of the device in the list.
+    fn inputs_of(&self, graph: &Graph) -> Vec<(usize, Vec<*mut sys::ggml_tensor>)> {
+        if self.devices.len() == 1 || self.is_plain {
+            return Vec::new();
+        }
+        let of_devices = graph.inputs_of_devices().into_iter();
+        let in_list = of_devices.map(|(device, inputs)| (device - 1, inputs));
+        in_list.filter(|(at, _)| *at < self.inputs.len()).collect()
+    }
+
+    /// Gives inputs of a new graph their places on devices. If those of earlier graphs are gone, these graphs are not loaded again.
+    fn place_inputs(&mut self, graph: &Graph) -> Result<(), Error> {
+        for (device, inputs) in self.inputs_of(graph) {
+            if self.inputs[device].place(&inputs)? {
+                self.scratch = ScratchId::new();
+            }
+        }
+        Ok(())
+    }
+
     fn no_scratch(&self) -> Error {
         self.check_workers().err().unwrap_or(Error::OutOfMemory {
             device: "compute".into(),
@@ -230,7 +321,8 @@ impl Executor {
         })
     }
 
-    fn check_workers(&self) -> Result<(), Error> {
+    /// Refuses what was computed with a worker that is lost.
+    pub fn check_workers(&self) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| worker.check())
     }
 
@@ -253,7 +345,13 @@ impl Executor {
             // SAFETY: the graph is alive; the call sets a parameter of its products that only `matmul` reads.
             unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
+        self.wait();
         let before = self.graph.take();
+        let is_new = graph.scratch().get().is_none();
+        if is_new {
+            self.place_inputs(&graph)?;
+        }
+        let sources = if is_new { self.sources(&graph) } else { HashSet::new() };
         let done = match self.backends.len() {
             // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
             // have places already lie in the scratch memory as it is now, and keep them.
@@ -288,6 +386,16 @@ impl Executor {
             return Err(self.no_scratch());
         }
         graph.scratch().set(Some(self.scratch));
+        self.has_run = false;
+        if is_new {
+            // The scheduler replaces a source on another device by a copy.
+            let copies = self.sources(&graph);
+            graph.n_copies.set(copies.difference(&sources).count() as u64);
+        }
+        self.run_costs = RunCosts {
+            n_ops: graph.n_ops() as u64,
+            n_copies: graph.n_copies.get(),
+        };
         self.graph = Some(graph);
         Ok(before)
     }
@@ -296,6 +404,14 @@ impl Executor {
     pub(super) fn renew(&self, graph: &Graph) {
         // SAFETY: the graph is allocated on this scheduler.
         unsafe { sys::shim_sched_renew(self.sched_of(graph)) };
+    }
+
+    /// The sources of a graph's operations, where there are several devices.
+    fn sources(&self, graph: &Graph) -> HashSet<usize> {
+        match self.devices.len() {
+            1 => HashSet::new(),
+            _ => graph.sources(),
+        }
     }
 
     pub(super) fn backend_of(&self, node: *mut sys::ggml_tensor) -> sys::ggml_backend_t {
@@ -317,20 +433,62 @@ impl Executor {
 
     /// Computes the loaded graph.
     pub fn run(&mut self) -> Result<(), Error> {
+        self.launch()?;
+        self.wait();
+        self.check_workers()
+    }
+
+    /// Begins to compute the loaded graph. On the processor it is computed when this returns; other devices may go on until the next
+    /// call that reads, writes or waits.
+    pub fn launch(&mut self) -> Result<(), Error> {
         let graph = loaded(self.graph.as_ref())?;
         if self.is_plain {
             return super::plain::run(graph);
         }
+        for (inputs, backend) in self.inputs.iter_mut().zip(&self.backends) {
+            inputs.send(backend.0.as_ptr());
+        }
         let scheduler = self.sched_of(graph);
+        self.is_running.set(self.devices.len() > 1);
         // SAFETY: the graph is allocated on this scheduler (`load`).
         let status = unsafe {
             match &mut self.profile {
-                None => sys::ggml_backend_sched_graph_compute(scheduler, graph.as_ptr()),
+                None => sys::ggml_backend_sched_graph_compute_async(scheduler, graph.as_ptr()),
                 Some(profile) => profile.run(scheduler, graph),
             }
         };
-        checked(status)?;
-        self.check_workers()
+        let (costs, has_run) = (self.run_costs, std::mem::replace(&mut self.has_run, true));
+        self.count(|counts| {
+            counts.n_runs += 1;
+            counts.n_replayed += u64::from(has_run);
+            counts.n_ops += costs.n_ops;
+            counts.n_waits += costs.n_copies;
+        });
+        checked(status)
+    }
+
+    /// Waits until the devices have computed what was launched.
+    pub fn wait(&self) {
+        if !self.is_running.replace(false) {
+            return;
+        }
+        self.count(|counts| counts.n_waits += 1);
+        for backend in &self.backends[..self.inputs.len()] {
+            // SAFETY: the backend is alive.
+            unsafe { sys::ggml_backend_synchronize(backend.0.as_ptr()) };
+        }
+    }
+
+    /// Waits before bytes of a tensor are read, and counts them.
+    fn wait_for(&self, tensor: &Tensor, bytes: usize) {
+        self.wait();
+        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
+        if cpu != Some(self.backend_of(tensor.as_ptr())) {
+            self.count(|counts| {
+                counts.n_waits += 1;
+                counts.bytes_out += bytes as u64;
+            });
+        }
     }
 
     /// Computes nodes of the loaded graph, from a node on, until a time is over. Returns the node after the computed ones; none
@@ -443,7 +601,16 @@ impl Executor {
 
     fn write_raw<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         self.check("write", tensor, values.len(), size_of::<T>())?;
+        self.wait();
         let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.count(|counts| counts.bytes_in += bytes.len() as u64);
+        if self
+            .inputs
+            .iter_mut()
+            .any(|inputs| inputs.write(tensor, bytes))
+        {
+            return Ok(());
+        }
         // SAFETY: the tensor belongs to the loaded graph and has memory for exactly these bytes.
         unsafe {
             sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len())
@@ -494,11 +661,93 @@ impl Executor {
     pub fn read<T: bytemuck::Pod>(&self, tensor: &Tensor, values: &mut [T]) -> Result<(), Error> {
         self.check("read", tensor, values.len(), size_of::<T>())?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        self.wait_for(tensor, bytes.len());
         // SAFETY: the tensor belongs to the loaded graph and holds exactly these bytes.
         unsafe {
             sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), 0, bytes.len())
         };
         self.check_workers()
+    }
+
+    /// [`Self::read`] of several results, with one wait for each device.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub fn read_together<'a>(
+        &self,
+        parts: impl Iterator<Item = (&'a Tensor, &'a mut [u8])>,
+    ) -> Result<(), Error> {
+        let mut begun: Vec<sys::ggml_backend_t> = Vec::new();
+        let mut result = Ok(());
+        for (tensor, bytes) in parts {
+            result = self.check("read", tensor, bytes.len(), 1);
+            if result.is_err() {
+                break;
+            }
+            let backend = self.backend_of(tensor.as_ptr());
+            self.count(|counts| counts.bytes_out += bytes.len() as u64);
+            // SAFETY: the tensor belongs to the loaded graph, was computed by this backend and holds exactly these bytes, which
+            // are borrowed until the wait below.
+            unsafe {
+                let to = bytes.as_mut_ptr().cast();
+                sys::ggml_backend_tensor_get_async(backend, tensor.as_ptr(), to, 0, bytes.len());
+            }
+            if !begun.contains(&backend) {
+                begun.push(backend);
+            }
+        }
+        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
+        for backend in begun {
+            // SAFETY: the backend is one of the executor's.
+            unsafe { sys::ggml_backend_synchronize(backend) };
+            self.count(|counts| counts.n_waits += u64::from(cpu != Some(backend)));
+            // It was the only one that computed.
+            if self.inputs.len() == 1 && cpu != Some(backend) {
+                self.is_running.set(false);
+            }
+        }
+        result.and_then(|()| self.check_workers())
+    }
+
+    /// [`Self::read`] of row `at` alone, whose width is that of `row`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`], or there is no such row.
+    pub fn read_row(&self, tensor: &Tensor, at: usize, row: &mut [f32]) -> Result<(), Error> {
+        let width = row.len().max(1);
+        let n_rows = tensor.elements() as usize / width;
+        self.check("read", tensor, n_rows * width, size_of::<f32>())?;
+        if at >= n_rows {
+            return fault("read", format!("`{}`: there is no row {at}", tensor.name()));
+        }
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(row);
+        self.wait_for(tensor, bytes.len());
+        // SAFETY: the tensor belongs to the loaded graph, and has this row.
+        unsafe {
+            let (to, offset) = (bytes.as_mut_ptr().cast(), at * bytes.len());
+            sys::ggml_backend_tensor_get(tensor.as_ptr(), to, offset, bytes.len());
+        }
+        self.check_workers()
+    }
+
+    /// The values of a result of the loaded graph where they lie; none if that is not the host's memory.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub fn read_in_place(&self, tensor: &Tensor) -> Result<Option<&[f32]>, Error> {
+        self.check("read", tensor, tensor.elements() as usize, size_of::<f32>())?;
+        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
+        if cpu != Some(self.backend_of(tensor.as_ptr())) {
+            return Ok(None);
+        }
+        self.wait();
+        // SAFETY: the processor's values lie in the host's memory, as many as were checked, and are written by the next run
+        // alone, which needs the executor for itself.
+        let values = unsafe {
+            let first = sys::shim_tensor_data(tensor.as_ptr()).cast::<f32>();
+            std::slice::from_raw_parts(first, tensor.elements() as usize)
+        };
+        Ok(Some(values))
     }
 
     /// [`Self::read`] of the first rows of `width` elements: row `i` becomes row `places[i]` of `rows`.
@@ -513,6 +762,7 @@ impl Executor {
     ) -> Result<(), Error> {
         let n = (tensor.elements() as usize).max(places.len() * width);
         self.check("read", tensor, n, size_of::<f32>())?;
+        self.wait_for(tensor, places.len() * width * size_of::<f32>());
         let mut first = 0;
         for run in places.chunk_by(|a, b| a + 1 == *b) {
             let to = run[0] * width..(run[0] + run.len()) * width;

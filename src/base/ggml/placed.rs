@@ -3,6 +3,8 @@
 //!
 //! Views are on no device. Operations outside of units follow their sources and have no expected device.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
 use ggml_sys as sys;
 
 use super::c_text::text;
@@ -84,6 +86,83 @@ impl Graph {
         lacking
             .map(|(node, place, _)| unsafe { MisplacedOp::new(node, &place) })
             .collect()
+    }
+}
+
+impl Graph {
+    /// Number of operations that are no views.
+    pub(super) fn n_ops(&self) -> usize {
+        let is_op = |i: &usize| {
+            // SAFETY: the index is below the number of nodes, which are alive with the graph.
+            let op = unsafe {
+                sys::shim_tensor_op(sys::ggml_graph_node(self.as_ptr(), *i as i32)) as sys::ggml_op
+            };
+            !is_view(op)
+        };
+        (0..self.n_nodes()).filter(is_op).count()
+    }
+
+    /// The addresses of all sources of nodes.
+    pub(super) fn sources(&self) -> HashSet<usize> {
+        let mut sources = HashSet::new();
+        for i in 0..self.n_nodes() {
+            // SAFETY: the index is below the number of nodes, which are alive with the graph.
+            unsafe {
+                let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
+                let of_node = (0..sys::shim_max_src()).map(|i| sys::shim_tensor_src(node, i));
+                sources.extend(of_node.map(|source| source as usize));
+            }
+        }
+        sources
+    }
+
+    /// The inputs without memory that operations on one device of the plan alone read, by the number of that device; not those of the
+    /// processor.
+    pub(super) fn inputs_of_devices(&self) -> BTreeMap<usize, Vec<*mut sys::ggml_tensor>> {
+        // Each input and view of one, with the input.
+        let mut roots: HashMap<usize, usize> = HashMap::new();
+        let mut order: Vec<*mut sys::ggml_tensor> = Vec::new();
+        let mut readers: HashMap<usize, BTreeSet<usize>> = HashMap::new();
+        for i in 0..self.n_nodes() {
+            // SAFETY: the index is below the number of nodes, which are alive with the graph, and so are their sources.
+            unsafe {
+                let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
+                let op = sys::shim_tensor_op(node) as sys::ggml_op;
+                for source in (0..sys::shim_max_src()).map(|i| sys::shim_tensor_src(node, i)) {
+                    if source.is_null() {
+                        continue;
+                    }
+                    if sys::shim_tensor_is_input(source)
+                        && sys::shim_tensor_buffer(source).is_null()
+                    {
+                        roots.entry(source as usize).or_insert_with(|| {
+                            order.push(source);
+                            source as usize
+                        });
+                    }
+                    let Some(root) = roots.get(&(source as usize)).copied() else {
+                        continue;
+                    };
+                    if is_view(op) {
+                        roots.insert(node as usize, root);
+                        continue;
+                    }
+                    let place = self.scopes().place(node as usize);
+                    let device = place.and_then(|place| place.device).unwrap_or(0);
+                    readers.entry(root).or_default().insert(device);
+                }
+            }
+        }
+        let mut by_device: BTreeMap<usize, Vec<*mut sys::ggml_tensor>> = BTreeMap::new();
+        for input in order {
+            let readers = readers.get(&(input as usize));
+            let only = readers.filter(|readers| readers.len() == 1);
+            let device = only.and_then(|readers| readers.first()).copied();
+            if let Some(device) = device.filter(|device| *device > 0) {
+                by_device.entry(device).or_default().push(input);
+            }
+        }
+        by_device
     }
 }
 

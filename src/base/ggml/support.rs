@@ -62,7 +62,7 @@ impl KeptOp {
         let (k, softcap, v) = unsafe {
             let node = self.node.as_ptr();
             let op = sys::shim_tensor_op(node) as sys::ggml_op;
-            if op != sys::GGML_OP_FLASH_ATTN_EXT {
+            if op != sys::GGML_OP_FLASH_ATTN_EXT || sys::shim_is_device_attention(node) {
                 return true;
             }
             let k = sys::shim_tensor_ne(sys::shim_tensor_src(node, 1), 0);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use lab_base::util::measure::Summary;
 use lab_base::util::wording::bytes;
+use lab_core::model::PassCounts;
 
 use super::passes::{DecodeCase, DecodeMeasurement, PrefillMeasurement};
 use super::profile::Profile;
@@ -75,7 +76,8 @@ impl ThreadMeasurements {
     fn prefill_json(&self) -> Value {
         let rows = self.prefill.iter().map(|prefill| {
             json!({
-                "tokens": prefill.n,
+                "tokens": prefill.case.n,
+                "prompts": prefill.case.prompts,
                 "tokens_per_second": prefill.speed(),
                 "seconds": summary_json(&prefill.seconds),
             })
@@ -105,10 +107,14 @@ impl ThreadMeasurements {
         };
         let mut text = format!("{model}, {} threads\n", self.n_threads);
         for prefill in &self.prefill {
-            let (n, speed, s) = (prefill.n, prefill.speed(), &prefill.seconds);
+            let (n, speed, s) = (prefill.case.n, prefill.speed(), &prefill.seconds);
+            let together = match prefill.case.prompts {
+                1 => String::new(),
+                n => format!("{n} x; "),
+            };
             let (times, n_runs) = (times(s, 2), s.count);
             text.push_str(&format!(
-                "prefill {n:5} tokens: {speed:9.2} tokens/s  (ms: {times}; {n_runs} runs)\n"
+                "prefill {n:5} tokens: {speed:9.2} tokens/s  ({together}ms: {times}; {n_runs} runs)\n"
             ));
         }
         for decode in &self.decode {
@@ -163,6 +169,23 @@ fn decode_json(decode: &DecodeMeasurement, bandwidth: f64) -> Value {
         "cache_bytes_per_step": decode.cache_bytes,
         "bytes_per_second": decode.bytes_per_second(),
         "share_of_bandwidth": decode.bytes_per_second() / bandwidth,
+        "work_per_step": work_json(&decode.work, decode.case.n),
+    })
+}
+
+/// What `n` steps did, per step.
+fn work_json(work: &PassCounts, n: usize) -> Value {
+    let per_step = |of: u64| of as f64 / n.max(1) as f64;
+    let runs = &work.runs;
+    json!({
+        "graphs_built": per_step(work.n_built),
+        "graphs_run": per_step(runs.n_runs),
+        "graphs_replayed": per_step(runs.n_replayed),
+        "operations": per_step(runs.n_ops),
+        "attention_views": per_step(work.n_views),
+        "device_waits": per_step(runs.n_waits),
+        "bytes_in": per_step(runs.bytes_in),
+        "bytes_out": per_step(runs.bytes_out),
     })
 }
 

@@ -2,6 +2,7 @@
 
 pub mod arrays;
 pub mod npy;
+pub mod owner;
 pub mod packed;
 pub mod store;
 pub mod vectors;

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use lab_base::util::atomic_file::PartFolder;
 
 use super::arrays::{self, ArrayFormat, NamedArray};
+use super::owner::{Viewer, file_name, owner_and_id};
 
 /// The file that a writer of a result locks.
 const LOCK: &str = "lock";
@@ -46,6 +47,9 @@ pub struct ArtifactStore {
 pub struct Artifact {
     /// The id of the result.
     pub id: String,
+    /// Whose it is; empty where there are no owners.
+    #[serde(skip)]
+    pub owner: String,
     /// `safetensors` or `npz`.
     pub format: &'static str,
     /// Size of the file.
@@ -81,6 +85,10 @@ pub fn temporary() -> io::Result<impl AsRef<Path>> {
     Ok(folder)
 }
 
+fn total<'a>(kept: impl IntoIterator<Item = &'a Artifact>) -> u64 {
+    kept.into_iter().map(|one| one.bytes).sum()
+}
+
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
@@ -100,8 +108,14 @@ impl ArtifactStore {
         self.limits
     }
 
-    /// The stored results, the oldest first. Expired ones are removed.
-    pub fn list(&self) -> Vec<Artifact> {
+    /// The stored results that are there for `viewer`, the oldest first. Expired ones are removed.
+    pub fn list(&self, viewer: Viewer<'_>) -> Vec<Artifact> {
+        let mut all = self.all();
+        all.retain(|kept| viewer.sees(&kept.owner));
+        all
+    }
+
+    fn all(&self) -> Vec<Artifact> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut all: Vec<(SystemTime, Artifact)> = entries
             .filter_map(|entry| self.kept(&entry.path()))
@@ -113,7 +127,7 @@ impl ArtifactStore {
     /// A file as a result, with the time of writing; none if it is not a result or has expired.
     fn kept(&self, path: &Path) -> Option<(SystemTime, Artifact)> {
         let format = ArrayFormat::of(path)?;
-        let id = path.file_stem()?.to_str()?.to_owned();
+        let (owner, id) = owner_and_id(path.file_stem()?.to_str()?);
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let written = metadata.modified().ok()?;
         if written.elapsed().is_ok_and(|age| age > self.limits.time) {
@@ -123,7 +137,8 @@ impl ArtifactStore {
         }
         let created = seconds(written);
         let kept = Artifact {
-            id,
+            id: id.to_owned(),
+            owner: owner.to_owned(),
             format: format.ending(),
             bytes: metadata.len(),
             created,
@@ -133,7 +148,8 @@ impl ArtifactStore {
     }
 
     fn path(&self, kept: &Artifact) -> PathBuf {
-        self.folder.join(format!("{}.{}", kept.id, kept.format))
+        let name = file_name(&kept.owner, &kept.id);
+        self.folder.join(format!("{name}.{}", kept.format))
     }
 
     /// Refuses a result of `found` bytes if it is too large.
@@ -148,12 +164,13 @@ impl ArtifactStore {
         }
     }
 
-    /// Stores a result. The oldest results are removed as far as it needs their space.
+    /// Stores a result of `owner`. As far as it needs their space, the oldest results go of whoever has the most.
     ///
     /// # Errors
     /// The result is larger than the limit of all results, or cannot be written.
     pub fn save(
         &self,
+        owner: &str,
         format: ArrayFormat,
         arrays: &[NamedArray<'_>],
         metadata: &Map<String, Value>,
@@ -166,36 +183,37 @@ impl ArtifactStore {
             .create(true)
             .open(self.folder.join(LOCK))?;
         turn.lock()?;
-        let before = self.list();
-        let mut taken: u64 = before.iter().map(|kept| kept.bytes).sum();
-        for kept in &before {
-            if taken.saturating_add(wanted) <= self.limits.bytes {
+        let mut kept = self.all();
+        while total(&kept).saturating_add(wanted) > self.limits.bytes {
+            let of = |owner: &str| total(kept.iter().filter(|one| one.owner == owner));
+            let most = kept.iter().map(|one| of(&one.owner)).max();
+            let Some(oldest) = kept.iter().position(|one| Some(of(&one.owner)) == most) else {
                 break;
-            }
-            taken -= kept.bytes;
-            let _ = fs::remove_file(self.path(kept));
+            };
+            let _ = fs::remove_file(self.path(&kept.remove(oldest)));
         }
         // The id cannot be guessed, and is unique over all processes.
         let [a, b] = [0_u8; 2].map(|n| RandomState::new().hash_one(n));
-        let path = self
-            .folder
-            .join(format!("{a:016x}{b:016x}.{}", format.ending()));
+        let path = self.folder.join(file_name(
+            owner,
+            &format!("{a:016x}{b:016x}.{}", format.ending()),
+        ));
         arrays::write(&path, format, arrays, metadata)?;
         let kept = self.kept(&path);
         let (_, kept) = kept.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(kept)
     }
 
-    /// A result by its id, and its opened file.
-    pub fn open(&self, id: &str) -> Option<(Artifact, File)> {
-        let kept = self.list().into_iter().find(|kept| kept.id == id)?;
+    /// A result by its id, and its opened file, if it is there for `viewer`.
+    pub fn open(&self, viewer: Viewer<'_>, id: &str) -> Option<(Artifact, File)> {
+        let kept = self.list(viewer).into_iter().find(|kept| kept.id == id)?;
         let file = File::open(self.path(&kept)).ok()?;
         Some((kept, file))
     }
 
-    /// Removes a result. Returns whether it existed.
-    pub fn remove(&self, id: &str) -> bool {
-        let found = self.list().into_iter().find(|kept| kept.id == id);
+    /// Removes a result, if it is there for `viewer`. Returns whether it was.
+    pub fn remove(&self, viewer: Viewer<'_>, id: &str) -> bool {
+        let found = self.list(viewer).into_iter().find(|kept| kept.id == id);
         found.is_some_and(|kept| fs::remove_file(self.path(&kept)).is_ok())
     }
 }
@@ -218,13 +236,17 @@ mod tests {
     }
 
     fn keep(store: &ArtifactStore, n: usize) -> Result<Artifact, Error> {
+        keep_as("", store, n)
+    }
+
+    fn keep_as(owner: &str, store: &ArtifactStore, n: usize) -> Result<Artifact, Error> {
         let numbers = vec![1.0; n];
         let array = NamedArray {
             name: "a".into(),
             shape: vec![n as u64],
             elements: Elements::F32(&numbers),
         };
-        store.save(ArrayFormat::Safetensors, &[array], &Map::new())
+        store.save(owner, ArrayFormat::Safetensors, &[array], &Map::new())
     }
 
     #[test]
@@ -238,21 +260,51 @@ mod tests {
                 keep(&store, 1000).expect("it fits").id
             })
             .collect();
-        let left: Vec<String> = store.list().into_iter().map(|kept| kept.id).collect();
+        let left: Vec<String> = store
+            .list(Viewer::ALL)
+            .into_iter()
+            .map(|kept| kept.id)
+            .collect();
         assert!(left.len() < 4 && !left.is_empty(), "{left:?}");
         assert_eq!(left, ids[4 - left.len()..]);
-        let total: u64 = store.list().iter().map(|kept| kept.bytes).sum();
+        let total: u64 = store.list(Viewer::ALL).iter().map(|kept| kept.bytes).sum();
         assert!(total <= 10_000);
         let error = keep(&store, 3000).expect_err("too large").to_string();
         assert!(error.contains("10000"), "{error}");
-        assert_eq!(store.list().len(), left.len());
-        let (kept, file) = store.open(&left[0]).expect("it is there");
+        assert_eq!(store.list(Viewer::ALL).len(), left.len());
+        let (kept, file) = store.open(Viewer::ALL, &left[0]).expect("it is there");
         assert_eq!(file.metadata().expect("a file").len(), kept.bytes);
-        assert!(store.remove(&left[0]) && !store.remove(&left[0]));
-        assert!(store.open(&left[0]).is_none());
+        assert!(store.remove(Viewer::ALL, &left[0]) && !store.remove(Viewer::ALL, &left[0]));
+        assert!(store.open(Viewer::ALL, &left[0]).is_none());
         for id in ["", "..", "../a", "/etc/passwd", &left[0]] {
-            assert!(store.open(id).is_none() && !store.remove(id));
+            assert!(store.open(Viewer::ALL, id).is_none() && !store.remove(Viewer::ALL, id));
         }
+    }
+
+    #[test]
+    fn results_are_there_for_their_owner_and_for_who_sees_all() {
+        let folder = temporary().expect("a folder");
+        let store = store(folder.as_ref(), 20_000, Duration::from_secs(600));
+        let of = |owner| Viewer {
+            owner,
+            sees_all: false,
+        };
+        let a = keep_as("a.b", &store, 1000).expect("it fits").id;
+        let b = keep_as("", &store, 10).expect("it fits").id;
+        assert!(store.open(of("a.b"), &a).is_some() && store.open(Viewer::ALL, &a).is_some());
+        for other in ["", "a", "b", "a.b~"] {
+            assert!(store.open(of(other), &a).is_none(), "{other}");
+            assert!(!store.remove(of(other), &a), "{other}");
+        }
+        assert_eq!(store.list(of("a.b")).len(), 1);
+        assert_eq!(store.list(of(""))[0].id, b);
+        assert_eq!(store.list(Viewer::ALL).len(), 2);
+        // Who fills the store loses its own results.
+        for _ in 0..10 {
+            keep_as("c", &store, 1000).expect("it fits");
+        }
+        assert!(store.open(of("a.b"), &a).is_some());
+        assert!(store.remove(of("a.b"), &a) && store.list(of("a.b")).is_empty());
     }
 
     #[test]
@@ -266,7 +318,8 @@ mod tests {
                     for _ in 0..20 {
                         let store = store(path, limit, Duration::from_secs(600));
                         keep(&store, 10_000).expect("one fits");
-                        let taken: u64 = store.list().iter().map(|kept| kept.bytes).sum();
+                        let taken: u64 =
+                            store.list(Viewer::ALL).iter().map(|kept| kept.bytes).sum();
                         assert!(taken <= limit, "{taken}");
                     }
                 });
@@ -282,12 +335,12 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         assert!(
             store(&path, 10_000, Duration::from_millis(10))
-                .list()
+                .list(Viewer::ALL)
                 .is_empty()
         );
         assert!(
             store(&path, 10_000, Duration::from_secs(600))
-                .list()
+                .list(Viewer::ALL)
                 .is_empty()
         );
         // Another test may get the name of the folder at once.

@@ -123,7 +123,10 @@ impl UnitBuilder<'_, '_> {
                         near: cache.near(),
                     }),
                 };
-                let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
+                let y = match self.unit.device {
+                    0 => g.paged_attention(q, &blocks, &scores)?,
+                    _ => g.device_attention(q, &blocks, &scores)?,
+                }; // [dv, heads, n_tokens]
                 g.reshape(&y, [dv * heads, n, 1, 1])
             }
             AttentionView::Runs(views) => {

@@ -8,8 +8,9 @@ use lab_base::chat::stop_buffer::{Released, StopBuffer};
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 
+use super::client::QueuePermit;
 use super::event::{AnswerToken, Event, Failure, FinishReason, PromptProgress, StopMatch, Usage};
-use super::event_sender::{EventSender, QueuePermit};
+use super::event_sender::EventSender;
 use super::limits::Limits;
 use super::request::{Request, StopConditions};
 use super::stats;
@@ -135,6 +136,11 @@ impl AnswerStream {
         Arc::as_ptr(&self.caller.permit)
     }
 
+    /// The name of the client.
+    pub(super) fn client(&self) -> &Arc<str> {
+        self.caller.permit.client()
+    }
+
     /// Whether the receiver is gone.
     pub(super) fn is_cancelled(&self) -> bool {
         self.caller.events.is_closed()
@@ -172,6 +178,8 @@ impl AnswerStream {
         let n_cached = self.of_prompt(n_cached);
         if self.started.is_none() {
             self.started = Some(Instant::now());
+            let waited = self.caller.arrived.elapsed();
+            self.caller.stats.queue_time.add(waited);
             self.usage.cached_tokens = n_cached;
             if let Some(progress) = &mut self.progress {
                 (progress.cached, progress.processed) = (n_cached, n_cached);
@@ -227,19 +235,13 @@ impl AnswerStream {
         self.stopped = is_requested.then_some(StopMatch::Token(token));
     }
 
-    /// The logits, with the tokens that end a completion set to -inf if its `n` tokens are fewer than the minimum;
-    /// none if it may end.
-    pub(super) fn held_open(&self, n: usize, logits: &[f32]) -> Option<Vec<f32>> {
-        (n < self.ends.min_tokens).then(|| {
-            let mut open = logits.to_vec();
-            let own = self.ends.stop_tokens.iter().copied();
-            for token in self.tokenizer.ends_of_generation().chain(own) {
-                if let Some(logit) = open.get_mut(token as usize) {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-            open
-        })
+    /// The tokens that end a completion, if its `n` tokens are fewer than the minimum; none if it may end.
+    pub(super) fn held_open(&self, n: usize) -> Vec<u32> {
+        if n >= self.ends.min_tokens {
+            return Vec::new();
+        }
+        let own = self.ends.stop_tokens.iter().copied();
+        self.tokenizer.ends_of_generation().chain(own).collect()
     }
 
     pub(super) fn wants_logprobs(&self) -> bool {
@@ -364,7 +366,9 @@ impl AnswerStream {
             decode: now - prefilled,
             ..self.usage
         };
-        self.caller.stats.done(reason, &usage);
+        let client = self.caller.permit.client();
+        let took = now - self.caller.arrived;
+        self.caller.stats.done(reason, &usage, client, took);
         if let Some(ended) = &self.ended {
             let ended = ended.clone();
             self.send(Event::Ended(ended));

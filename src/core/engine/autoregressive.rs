@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::model::Batch;
-use lab_sampling::{SampleError, Sampler, TokenRules};
+use crate::model::{Batch, N_TOP};
+use lab_sampling::{Allowed, RowLogits, SampleError, Sampler, TokenRules, TopLogits};
 
 use super::answer_stream::TokenEntry;
 use super::constraint::{ActiveConstraint, ForcedTokens};
@@ -15,7 +15,7 @@ use super::draft::Drafter;
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
-use super::strategy::{OutputRow, StepOutcome, Strategy};
+use super::strategy::{OutputRow, RowUse, StepOutcome, Strategy};
 use super::thinking::ThinkingBudget;
 
 pub(super) struct AutoregressiveStrategy {
@@ -96,28 +96,35 @@ impl AutoregressiveStrategy {
         }
     }
 
-    fn choose(&mut self, sequence: &mut Sequence, logits: &[f32]) -> Result<u32, Failure> {
-        let model_logits = logits;
+    /// Chooses the next token from a row; none if that needs all logits of the row.
+    fn choose(
+        &mut self,
+        sequence: &mut Sequence,
+        model_logits: RowLogits<'_>,
+    ) -> Result<Option<u32>, Failure> {
         let rules = self.rules.as_ref();
-        let ruled = rules.map(|of| of.applied(&sequence.tokens[sequence.n_prompt..], logits));
-        let logits = ruled.as_deref().unwrap_or(logits);
+        let tokens = &sequence.tokens[sequence.n_prompt..];
+        let ruled = match (rules, model_logits) {
+            (Some(rules), RowLogits::All(logits)) => Some(rules.applied(tokens, logits)),
+            _ => None,
+        };
+        let logits = ruled.as_deref().map_or(model_logits, RowLogits::All);
         let mask = match &mut self.constrained {
-            Some(constrained) => Some(constrained.mask(logits.len())?),
+            Some(constrained) => Some(constrained.mask(logits.n_vocab())?),
             None => None,
         };
         let n_chosen = sequence.tokens.len() - sequence.n_prompt;
-        let without_ends = sequence.answer.held_open(n_chosen, logits);
-        let sample = || {
-            let Some(without_ends) = &without_ends else {
-                return self.sampler.sample_masked(logits, mask);
-            };
-            match self.sampler.sample_masked(without_ends, mask) {
-                // A complete grammar ends the completion, even below the minimum length.
-                Err(SampleError::NothingLeft { .. }) if mask.is_some() => {
-                    self.sampler.sample_masked(logits, mask)
-                }
-                found => found,
+        let banned = sequence.answer.held_open(n_chosen);
+        let allowed = Allowed {
+            mask,
+            banned: &banned,
+        };
+        let sample = || match self.sampler.sample_row(logits, allowed) {
+            // A complete grammar ends the completion, even below the minimum length.
+            Err(SampleError::NothingLeft { .. }) if mask.is_some() && !banned.is_empty() => {
+                self.sampler.sample_row(logits, mask.into())
             }
+            found => found,
         };
         let n_drawn = sequence.answer.n_drawn();
         let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
@@ -127,14 +134,16 @@ impl AutoregressiveStrategy {
         };
         let token = match forced.filter(is_allowed) {
             Some(token) => token,
-            None => tracing::trace_span!(target: "phase", "sample").in_scope(sample)?,
+            None => match tracing::trace_span!(target: "phase", "sample").in_scope(sample) {
+                Err(SampleError::Undecided) => return Ok(None),
+                found => found?,
+            },
         };
-        let drawn = match n_drawn {
-            Some(n) => {
-                let without_ends = without_ends.as_deref().unwrap_or(logits);
-                Some(self.sampler.drawn(token, without_ends, mask, n)?)
+        let drawn = match (n_drawn, logits) {
+            (Some(n), RowLogits::All(logits)) => {
+                Some(self.sampler.drawn(token, logits, allowed, n)?)
             }
-            None => None,
+            _ => None,
         };
         self.sampler.accept(token);
         if let Some(thinking) = &mut self.thinking {
@@ -147,8 +156,10 @@ impl AutoregressiveStrategy {
             Some(drawn) => TokenEntry::drawn(drawn),
             None => {
                 let are_ruled = rules.is_some_and(|rules| rules.are_scores_ruled());
-                let scored = if are_ruled { logits } else { model_logits };
-                sequence.answer.entry(token, scored)?
+                match if are_ruled { logits } else { model_logits } {
+                    RowLogits::All(scored) => sequence.answer.entry(token, scored)?,
+                    RowLogits::Top(_) => TokenEntry::default(),
+                }
             }
         };
         sequence.push(token, entry);
@@ -163,7 +174,50 @@ impl AutoregressiveStrategy {
         {
             constrained.choose(token);
         }
-        Ok(token)
+        Ok(Some(token))
+    }
+
+    /// Processes the row of a position.
+    fn take_row(
+        &mut self,
+        sequence: &mut Sequence,
+        position: usize,
+        logits: RowLogits<'_>,
+    ) -> Result<RowUse, Failure> {
+        let next = position + 1;
+        if next < sequence.n_prompt {
+            let RowLogits::All(logits) = logits else {
+                return Ok(RowUse::NeedsAll);
+            };
+            return sequence.score(next, logits).map(|()| RowUse::Taken);
+        }
+        if next < self.n_before {
+            // This row may be computed only for its captured values.
+            if !sequence.is_stopped && next >= sequence.n_reported {
+                let RowLogits::All(logits) = logits else {
+                    return Ok(RowUse::NeedsAll);
+                };
+                let entry = sequence.answer.entry(sequence.tokens[next], logits)?;
+                sequence.report(entry);
+            }
+            return Ok(RowUse::Taken);
+        }
+        sequence.answer.prefilled();
+        sequence.answer.send_scored();
+        if self.is_diverged || sequence.ending.is_some() {
+            return Ok(RowUse::Taken);
+        }
+        if sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
+            return Ok(RowUse::Taken);
+        }
+        let Some(token) = self.choose(sequence, logits)? else {
+            return Ok(RowUse::NeedsAll);
+        };
+        // The next row follows the draft token, so it counts only if the draft token was right.
+        let drafted = self.drafted().get(next - self.n_before);
+        self.is_diverged = drafted != Some(&token);
+        Ok(RowUse::Taken)
     }
 }
 
@@ -211,33 +265,28 @@ impl Strategy for AutoregressiveStrategy {
         sequence.read(n);
     }
 
+    fn tries_top(&self, sequence: &Sequence) -> bool {
+        let answer = &sequence.answer;
+        let is_reported = answer.wants_logprobs() || answer.n_drawn().is_some();
+        let is_recorded = sequence.recorder.is_some();
+        self.rules.is_none() && !is_reported && !is_recorded && self.sampler.decides_by(N_TOP)
+    }
+
+    fn take_top(
+        &mut self,
+        sequence: &mut Sequence,
+        position: usize,
+        top: TopLogits<'_>,
+    ) -> Result<RowUse, Failure> {
+        match self.tries_top(sequence) {
+            true => self.take_row(sequence, position, RowLogits::Top(top)),
+            false => Ok(RowUse::NeedsAll),
+        }
+    }
+
     fn take(&mut self, sequence: &mut Sequence, row: &OutputRow<'_>) -> Result<(), Failure> {
-        let next = row.position + 1;
-        if next < sequence.n_prompt {
-            return sequence.score(next, row.logits);
-        }
-        if next < self.n_before {
-            // This row may be computed only for its captured values.
-            if !sequence.is_stopped && next >= sequence.n_reported {
-                let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
-                sequence.report(entry);
-            }
-            return Ok(());
-        }
-        sequence.answer.prefilled();
-        sequence.answer.send_scored();
-        if self.is_diverged || sequence.ending.is_some() {
-            return Ok(());
-        }
-        if sequence.tokens.len() >= self.limit {
-            sequence.ending = Some(FinishReason::Length);
-            return Ok(());
-        }
-        let token = self.choose(sequence, row.logits)?;
-        // The next row follows the draft token, so it counts only if the draft token was right.
-        let drafted = self.drafted().get(next - self.n_before);
-        self.is_diverged = drafted != Some(&token);
-        Ok(())
+        let logits = RowLogits::All(row.logits);
+        self.take_row(sequence, row.position, logits).map(drop)
     }
 
     fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, SequenceId,
+    NotFinite, PassCounts, PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -16,10 +16,6 @@ pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
 /// Number of rows of a pass for which all logits are kept until the pass ends, or as many as sequences run.
 const KEPT_ROWS: usize = 64;
-
-/// Receives the logits `[n_vocab]` of a row and its hidden state `[n_embd]` after the final norm. The hidden state
-/// is empty where the batch does not want it.
-pub(super) type RowCallback<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
 /// The sequences of the cache.
 pub(super) trait SequenceCache {
@@ -66,9 +62,18 @@ pub(super) trait LabCompute {
 
 /// Runs forward passes over the sequences of a cache.
 pub(super) trait Compute: SequenceCache + LabCompute {
-    /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()>;
+    /// Runs a pass and hands out its rows, in order unless the batch wants the highest logits. A pass that fails may have handed out
+    /// some rows before.
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
+    /// See [`Model::computes_elsewhere`].
+    fn computes_elsewhere(&self) -> bool {
+        false
+    }
+    /// What passes did so far.
+    fn work(&self) -> PassCounts {
+        PassCounts::default()
+    }
     fn park_threads(&self);
     fn n_batch(&self) -> usize;
     /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
@@ -76,26 +81,30 @@ pub(super) trait Compute: SequenceCache + LabCompute {
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         let n_vocab = self.row_width();
         let n_kept = KEPT_ROWS.max(self.options().n_seqs);
-        if batch.n_outputs() > n_kept && !batch.wants_hidden {
+        if batch.n_outputs() > n_kept && !batch.wants_hidden && !batch.wants_top {
             // Text diffusion or a scored prompt: too many logits to keep them all.
-            return self.forward_each(batch, &mut |_, rows: &[f32]| {
-                rows.chunks_exact(n_vocab).for_each(|row| each(row, &[]));
+            return self.forward_each(batch, &mut |first, rows: &[f32]| {
+                let rows = rows.chunks_exact(n_vocab).enumerate();
+                let rows = rows.map(|(at, row)| (first + at, PassRow::of(row)));
+                sink.rows(&rows.collect::<Vec<_>>());
             });
         }
-        Self::forward(self, batch)?;
-        let (logits, hidden) = self.results();
-        let n_embd = hidden.len() / batch.n_outputs().max(1);
-        for (i, row) in logits.chunks_exact(n_vocab).enumerate() {
-            each(row, &hidden[i * n_embd..(i + 1) * n_embd]);
-        }
-        Ok(())
+        Self::forward_rows(self, batch, sink)
     }
 
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>> {
         Self::pool(self, rows)
+    }
+
+    fn computes_elsewhere(&self) -> bool {
+        Self::computes_elsewhere(self)
+    }
+
+    fn work(&self) -> PassCounts {
+        Self::work(self)
     }
 
     fn park_threads(&self) {

@@ -1,7 +1,6 @@
 //! The interface to the engine thread. Requests are checked here, before they are queued.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
@@ -16,9 +15,10 @@ use lab_sampling::{ContrastiveSearch, Params, Sampler};
 
 use super::adapters::Adapters;
 use super::capabilities::Unsupported;
+use super::client::{Client, Places, QueuePermit};
 use super::diffusion::DiffusionModel;
 use super::event::Events;
-use super::event_sender::{EventSender, QueuePermit};
+use super::event_sender::EventSender;
 use super::lab::{CompiledLab, LabPlan};
 use super::limits::Limits;
 use super::pooling::{Passage, PoolingModel};
@@ -34,7 +34,9 @@ const MAX_LISTED: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct Handle {
     pub(super) queue: mpsc::UnboundedSender<Order>,
-    pub(super) places: Arc<AtomicUsize>,
+    pub(super) places: Arc<Places>,
+    /// Whose requests it submits.
+    pub(super) client: Client,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) constraints: Arc<grammar::Compiler>,
     pub(super) limits: Limits,
@@ -73,6 +75,14 @@ pub(super) struct SourceLimits {
 }
 
 impl Handle {
+    /// The interface for the requests of a client.
+    pub fn of_client(&self, client: Client) -> Self {
+        Self {
+            client,
+            ..self.clone()
+        }
+    }
+
     /// Queues a request. Its events come in the order of the completion and end with `Done` or `Failed`.
     ///
     /// # Errors
@@ -185,10 +195,11 @@ impl Handle {
     fn enqueue(&self, checked: Vec<CheckedRequest>) -> Result<Vec<Events>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let Some(permit) = QueuePermit::take(&self.places, most) else {
+        let permit = QueuePermit::take(&self.places, &self.client, most).map_err(|own| {
             stats::count(&self.stats.n_refused, checked.len());
-            return Err(Rejected::QueueFull { limit });
-        };
+            let limit = limit.min(own);
+            Rejected::QueueFull { limit }
+        })?;
         let submitted = checked.into_iter().map(|checked| {
             let (events, receiver) = mpsc::unbounded_channel();
             let caller = EventSender {

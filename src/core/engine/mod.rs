@@ -10,6 +10,7 @@ mod adapters;
 mod answer_stream;
 mod autoregressive;
 mod capabilities;
+mod client;
 mod compute;
 mod constraint;
 mod contrastive;
@@ -41,6 +42,7 @@ mod thinking;
 
 pub use adapters::{Adapters, EngineAdapter};
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
+pub use client::Client;
 pub use diffusion_options::{DiffusionOptions, FixedToken};
 pub use event::{
     AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,

@@ -2,9 +2,12 @@
 //!
 //! Decoding requests come first, with one token each, so that a long prompt never stalls them. While any of them
 //! runs, prompts share a small budget, otherwise the whole step. Half of it is for the earliest prompt and half for
-//! the shortest, so that long prompts do not delay short ones, nor short ones a long one. Prompts that are equally long
-//! and the shortest get equal parts. Draft tokens come last.
+//! the shortest, so that long prompts do not delay short ones, nor short ones a long one. If prompts are of several clients,
+//! the clients share first, so that the prompts of one do not delay those of another. Prompts that
+//! are equally long and the shortest get equal parts. Draft tokens come last.
 //! If blocks run out, the latest request is preempted.
+
+use std::collections::BTreeMap;
 
 use crate::plan::BLOCK_LEN;
 
@@ -13,6 +16,8 @@ const BLOCK: usize = BLOCK_LEN as usize;
 /// An active request as the scheduler sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Job {
+    /// The number of its client.
+    pub(super) client: usize,
     /// Tokens that must be read before the next one can be chosen, at least 1.
     pub(super) pending: usize,
     /// Draft tokens that may be read after the pending ones.
@@ -107,11 +112,27 @@ impl StepShares<'_> {
         self.give(i, n)
     }
 
-    fn prompts(&mut self, budget: usize) {
-        let prompts = (0..self.jobs.len()).filter(|i| self.jobs[*i].is_prefill);
-        let prompts: Vec<usize> = prompts.collect();
+    /// Shares `budget` equally among the clients that have prompts. What one does not need is for the others.
+    fn prompts(&mut self, mut budget: usize) {
+        let mut by_client: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for i in (0..self.jobs.len()).filter(|i| self.jobs[*i].is_prefill) {
+            by_client.entry(self.jobs[i].client).or_default().push(i);
+        }
+        let mut by_client: Vec<Vec<usize>> = by_client.into_values().collect();
+        by_client.sort_by_key(|own| own.iter().map(|i| self.jobs[*i].pending).sum::<usize>());
+        let mut n_left = by_client.len();
+        for own in by_client {
+            let taken = self.prompts_of_client(&own, budget.div_ceil(n_left));
+            budget = budget.saturating_sub(taken);
+            n_left -= 1;
+        }
+    }
+
+    /// Gives prompts of one client, in the order of their arrival, at most about `budget` tokens. Returns their number.
+    fn prompts_of_client(&mut self, prompts: &[usize], budget: usize) -> usize {
+        let before = self.left;
         let Some(earliest) = prompts.first().copied() else {
-            return;
+            return 0;
         };
         let shortest = prompts
             .iter()
@@ -130,9 +151,10 @@ impl StepShares<'_> {
         } else if shortest != earliest {
             left = left.saturating_sub(self.give_part(shortest, left / 2));
         }
-        for i in prompts {
+        for i in prompts.iter().copied() {
             left = left.saturating_sub(self.give_part(i, left));
         }
+        before - self.left
     }
 }
 
@@ -248,6 +270,24 @@ mod tests {
             BUDGET,
             &[90, 64, 90],
         );
+    }
+
+    #[test]
+    fn clients_share_what_prompts_may_take() {
+        let of = |client, pending| Job {
+            client,
+            ..prompt(pending)
+        };
+        // Three prompts of one client delay that of another one by half a step.
+        let many = [of(0, 500), of(0, 400), of(0, 300), of(1, 450), decode()];
+        check(&many, BUDGET, &[16, 0, 16, 32, 1]);
+        // What one does not need is for the others.
+        check(&[of(0, 500), of(1, 10), decode()], BUDGET, &[48, 10, 1]);
+        let tiny = Budget {
+            n_prefill: 1,
+            ..BUDGET
+        };
+        check(&[of(0, 500), of(1, 20), decode()], tiny, &[0, 1, 1]);
     }
 
     #[test]
@@ -404,6 +444,7 @@ mod tests {
     impl Running {
         fn job(&self) -> Job {
             Job {
+                client: self.life % 3,
                 pending: self.len - self.n_cached,
                 drafted: if self.is_prefill { 0 } else { self.life % 5 },
                 is_prefill: self.is_prefill,

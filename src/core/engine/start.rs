@@ -15,6 +15,7 @@ use super::adapters::Adapters;
 use super::capabilities::{
     Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors, mask_of,
 };
+use super::client::Client;
 use super::diffusion::DiffusionModel;
 use super::engine_loop::EngineLoop;
 use super::handle::{DecodingKind, Handle, SourceLimits};
@@ -90,6 +91,7 @@ pub fn start<E: Send + 'static>(
             Handle {
                 queue,
                 places: Arc::default(),
+                client: Client::default(),
                 constraints: Arc::new(grammar::Compiler::new(Arc::clone(&tokenizer))),
                 tokenizer,
                 limits,

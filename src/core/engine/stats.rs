@@ -2,13 +2,15 @@
 //!
 //! Counters only grow. Not here: their presentation.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
 
 use super::event::{FinishReason, Usage};
+use crate::model::PassCounts;
 
 /// Upper bounds of the histogram of the time to the first token, in seconds.
 static FIRST_TOKEN: [f64; 14] = [
@@ -19,12 +21,40 @@ static BETWEEN_TOKENS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// A histogram of durations.
+/// Maximum number of clients that are counted apart.
+const MAX_CLIENTS: usize = 200;
+/// The name of all others together.
+const OTHERS: &str = "others";
+
+/// The complete requests of a client since the start of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounts {
+    pub n_requests: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+impl std::ops::AddAssign for ClientCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.n_requests += other.n_requests;
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+    }
+}
+
+/// Upper bounds of the histograms of tokens of a request.
+static TOKENS: [f64; 17] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0,
+    20_000.0, 50_000.0, 100_000.0, 200_000.0,
+];
+
+/// A histogram of durations in seconds, or of numbers.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// The count of each interval, and of durations above the last bound.
+    /// The count of each interval, and of values above the last bound.
     counts: Vec<AtomicU64>,
+    /// In millionths.
     sum_micros: AtomicU64,
 }
 
@@ -37,15 +67,18 @@ impl Histogram {
         }
     }
 
-    fn add(&self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        let at = self.bounds.partition_point(|bound| *bound < seconds);
+    pub(super) fn add(&self, time: Duration) {
+        self.add_value(time.as_secs_f64());
+    }
+
+    fn add_value(&self, value: f64) {
+        let at = self.bounds.partition_point(|bound| *bound < value);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let micros = (value * 1e6).round() as u64;
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// The bounds in seconds, each with the number of durations not above it.
+    /// The bounds, each with the number of values not above it.
     pub fn cumulative(&self) -> Vec<(f64, u64)> {
         let mut n = 0;
         let counts = self.counts.iter().map(|count| {
@@ -56,7 +89,7 @@ impl Histogram {
         bounds.zip(counts).collect()
     }
 
-    /// Sum of all durations in seconds.
+    /// Sum of all values.
     pub fn sum(&self) -> f64 {
         self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
     }
@@ -95,7 +128,19 @@ macro_rules! counters {
             pub first_token: Histogram,
             /// Time between two tokens of a completion.
             pub between_tokens: Histogram,
+            /// Time from the arrival of a request to its end.
+            pub request_time: Histogram,
+            /// Time from the arrival of a request to its first step.
+            pub queue_time: Histogram,
+            /// Time from the first step of a request to the end of its prompt.
+            pub prefill_time: Histogram,
+            /// Tokens of the prompt of a request.
+            pub prompt_lengths: Histogram,
+            /// Tokens of the completion of a request.
+            pub completion_lengths: Histogram,
+            clients: Mutex<BTreeMap<Arc<str>, ClientCounts>>,
             now: Mutex<EngineLoad>,
+            work: Mutex<PassCounts>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
@@ -106,7 +151,14 @@ macro_rules! counters {
                     $($name: AtomicU64::new(0),)*
                     first_token: Histogram::new(&FIRST_TOKEN),
                     between_tokens: Histogram::new(&BETWEEN_TOKENS),
+                    request_time: Histogram::new(&FIRST_TOKEN),
+                    queue_time: Histogram::new(&FIRST_TOKEN),
+                    prefill_time: Histogram::new(&FIRST_TOKEN),
+                    prompt_lengths: Histogram::new(&TOKENS),
+                    completion_lengths: Histogram::new(&TOKENS),
+                    clients: Mutex::default(),
                     now: Mutex::default(),
+                    work: Mutex::default(),
                     step: Mutex::default(),
                 }
             }
@@ -125,6 +177,8 @@ counters! {
     n_cancelled,
     /// Requests that were refused because too many waited.
     n_refused,
+    /// Times that a request gave its place up for others.
+    n_preempted,
     prompt_tokens,
     /// Tokens of prompts that were in the prefix cache.
     cached_tokens,
@@ -150,6 +204,15 @@ impl Stats {
         *lock(&self.now) = now;
     }
 
+    /// What the passes did until the last step.
+    pub fn work(&self) -> PassCounts {
+        *lock(&self.work)
+    }
+
+    pub(super) fn set_work(&self, work: PassCounts) {
+        *lock(&self.work) = work;
+    }
+
     /// Time since the current step began; none between steps.
     pub fn step_time(&self) -> Option<Duration> {
         let began = *lock(&self.step);
@@ -161,7 +224,14 @@ impl Stats {
         *lock(&self.step) = began;
     }
 
-    pub(super) fn done(&self, reason: FinishReason, usage: &Usage) {
+    /// Counts a request that is complete, also for its client.
+    pub(super) fn done(
+        &self,
+        reason: FinishReason,
+        usage: &Usage,
+        client: &Arc<str>,
+        took: Duration,
+    ) {
         match reason {
             FinishReason::Stop => count(&self.n_stopped, 1),
             FinishReason::Length => count(&self.n_cut, 1),
@@ -171,6 +241,29 @@ impl Stats {
         count(&self.completion_tokens, usage.completion_tokens);
         count(&self.drafted_tokens, usage.drafted_tokens);
         count(&self.accepted_tokens, usage.accepted_tokens);
+        self.request_time.add(took);
+        self.prefill_time.add(usage.prefill);
+        self.prompt_lengths.add_value(usage.prompt_tokens as f64);
+        let length = usage.completion_tokens as f64;
+        self.completion_lengths.add_value(length);
+        let mut clients = lock(&self.clients);
+        let is_known = clients.len() < MAX_CLIENTS || clients.contains_key(client);
+        let name = if is_known {
+            Arc::clone(client)
+        } else {
+            OTHERS.into()
+        };
+        let own = clients.entry(name).or_default();
+        *own += ClientCounts {
+            n_requests: 1,
+            prompt_tokens: usage.prompt_tokens as u64,
+            completion_tokens: usage.completion_tokens as u64,
+        };
+    }
+
+    /// The counts of each client since the start.
+    pub fn clients(&self) -> BTreeMap<Arc<str>, ClientCounts> {
+        lock(&self.clients).clone()
     }
 
     /// Counts a token. `after` is the time since the token before it or, for the first one, since the arrival of
@@ -186,6 +279,33 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_beyond_the_limit_are_counted_together() {
+        let stats = Stats::default();
+        let usage = Usage {
+            prompt_tokens: 2,
+            completion_tokens: 3,
+            ..Usage::default()
+        };
+        for i in 0..MAX_CLIENTS + 5 {
+            stats.done(
+                FinishReason::Stop,
+                &usage,
+                &i.to_string().into(),
+                Duration::ZERO,
+            );
+        }
+        stats.done(FinishReason::Length, &usage, &"7".into(), Duration::ZERO);
+        let clients = stats.clients();
+        assert_eq!(clients.len(), MAX_CLIENTS + 1);
+        let of = |name: &str| clients[name];
+        assert_eq!((of("7").n_requests, of("7").prompt_tokens), (2, 4));
+        assert_eq!(
+            (of(OTHERS).n_requests, of(OTHERS).completion_tokens),
+            (5, 15)
+        );
+    }
 
     #[test]
     fn a_duration_counts_in_every_interval_that_holds_it() {

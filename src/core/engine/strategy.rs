@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::model::Batch;
+use lab_sampling::TopLogits;
 
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
@@ -25,6 +26,15 @@ pub(super) struct OutputRow<'l> {
     pub(super) hidden: &'l [f32],
 }
 
+/// What a request did with the highest logits of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowUse {
+    /// It took the row.
+    Taken,
+    /// It needs all logits of the row, and changed nothing.
+    NeedsAll,
+}
+
 /// All that the rows of a pass over an unfinished text depend on.
 #[derive(PartialEq)]
 pub(super) struct SharedInput<'s> {
@@ -39,7 +49,7 @@ pub(super) struct SharedInput<'s> {
 }
 
 /// A way of decoding one request. A step calls these methods in this order.
-pub(super) trait Strategy {
+pub(super) trait Strategy: Send {
     /// Whether the prompt may come from the prefix cache.
     fn reuses_prefix(&self) -> bool {
         false
@@ -64,6 +74,21 @@ pub(super) trait Strategy {
     /// The logits to choose from, made of a row; none while they need further rows.
     fn logits<'l>(&self, row: &OutputRow<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         Some(row.logits)
+    }
+
+    /// Whether the highest logits of its rows are worth a try. Only a strategy that needs no row of another sequence says so.
+    fn tries_top(&self, _sequence: &Sequence) -> bool {
+        false
+    }
+
+    /// Processes the row of a position if its highest logits suffice.
+    fn take_top(
+        &mut self,
+        _sequence: &mut Sequence,
+        _position: usize,
+        _top: TopLogits<'_>,
+    ) -> Result<RowUse, Failure> {
+        Ok(RowUse::NeedsAll)
     }
 
     /// Processes a row, which has the logits to choose from.

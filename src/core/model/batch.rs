@@ -16,6 +16,8 @@ pub struct Batch {
     pub types: Vec<u32>,
     /// Whether the tokens that want logits want the hidden state after the final norm too.
     pub wants_hidden: bool,
+    /// Whether the highest logits of rows suffice, in any order of the rows of different sequences.
+    pub wants_top: bool,
 }
 
 impl Batch {
@@ -60,6 +62,7 @@ impl Batch {
         self.outputs.clear();
         self.types.clear();
         self.wants_hidden = false;
+        self.wants_top = false;
     }
 
     /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch. Whether media are there is checked when

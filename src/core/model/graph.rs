@@ -19,6 +19,7 @@ use super::lab::{CapturedTensors, LabShape};
 use super::options::Options;
 use super::points::Points;
 use super::sub_batch::MAX_GROUPS;
+use super::top_rows::TopTensors;
 
 /// A named value that can be read after a pass.
 pub(super) struct CapturedValue {
@@ -71,6 +72,8 @@ pub(super) struct PassGraph {
     pub(super) captured_rows: CapturedTensors,
     /// Logits `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants a result.
     pub(super) logits: Option<Tensor>,
+    /// The highest logits, if they are wanted.
+    pub(super) top: Option<TopTensors>,
     /// The hidden state after the final norm `[n_embd, n_outputs]`, if it is wanted.
     pub(super) hidden: Option<Tensor>,
 }
@@ -127,11 +130,11 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         end = Some(assembly.source(source)?);
         n_of_source = assembly.build.lab.named.get_mut().len();
     }
-    let (mut logits, mut hidden) = (None, None);
+    let mut results = Results::default();
     if let Some(tokens) = &inputs.tokens.tokens {
         assembly.read(shape.n_tokens, &inputs.tokens);
         let x;
-        (x, logits, hidden) = assembly.model(&tokens.0, &wants)?;
+        (x, results) = assembly.model(&tokens.0, &wants)?;
         end = Some(x);
     }
     let named = assembly.build.lab.named.take();
@@ -145,9 +148,17 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         false => Vec::new(),
     };
     let captured_rows = capture_rows(&mut g, rows_by_point, parts.points, &shape.lab)?;
+    let Results {
+        logits,
+        top,
+        hidden,
+    } = results;
     match &logits {
         Some(logits) => g.output(logits)?,
         None => end.iter().try_for_each(|x| g.expand(x))?,
+    }
+    if let Some(top) = &top {
+        top.tensors().try_for_each(|tensor| g.output(tensor))?;
     }
     if let Some(hidden) = &hidden {
         g.output(hidden)?;
@@ -158,6 +169,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         captured,
         captured_rows,
         logits,
+        top,
         hidden,
     };
     Ok((g, pass))
@@ -269,6 +281,8 @@ struct ResultRows {
     n_outputs: u64,
     /// Whether the result is the hidden state after the final norm instead of logits.
     is_headless: bool,
+    /// Number of highest logits that are needed in addition to the result.
+    n_top: u64,
     /// Whether the hidden state after the final norm is needed in addition to the result.
     hidden: bool,
     /// Whether all rows of every value are needed.
@@ -280,10 +294,20 @@ impl ResultRows {
         Self {
             n_outputs: shape.n_outputs as u64,
             is_headless: shape.is_headless || options.embeddings,
+            n_top: shape.n_top as u64,
             hidden: shape.wants_hidden,
             all_values: options.capture || !shape.lab.is_empty(),
         }
     }
+}
+
+/// The results of the rows that want one.
+#[derive(Default)]
+struct Results {
+    /// Logits or vectors.
+    logits: Option<Tensor>,
+    top: Option<TopTensors>,
+    hidden: Option<Tensor>,
 }
 
 /// Builds the graph while the hidden state passes through the layers.
@@ -386,13 +410,9 @@ impl<'a> Assembly<'a> {
         Ok(x)
     }
 
-    /// Builds the other layers and the output head. Returns the last hidden state, the results of the rows that
-    /// want one (logits or vectors), and the hidden states of these rows if they are wanted.
-    fn model(
-        &mut self,
-        tokens: &Tensor,
-        wants: &ResultRows,
-    ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>)> {
+    /// Builds the other layers and the output head. Returns the last hidden state, and the results of the rows that want
+    /// one.
+    fn model(&mut self, tokens: &Tensor, wants: &ResultRows) -> Result<(Tensor, Results)> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build.at(&plan.embed), tokens)?;
         self.build.switched = blocks::embed::adapters(&self.build.at(&plan.embed))?;
@@ -425,7 +445,7 @@ impl<'a> Assembly<'a> {
             }
         }
         if wants.n_outputs == 0 {
-            return Ok((x, None, None));
+            return Ok((x, Results::default()));
         }
         let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
         let read = plan.head.as_ref().and_then(|head| head.read.as_ref());
@@ -435,20 +455,37 @@ impl<'a> Assembly<'a> {
         };
         let hidden = |x: &Tensor| Some(x.clone()).filter(|_| wants.hidden);
         let Some(head) = &plan.head else {
-            let hidden = hidden(&wanted);
-            return Ok((x, Some(wanted), hidden));
+            let results = Results {
+                hidden: hidden(&wanted),
+                logits: Some(wanted),
+                top: None,
+            };
+            return Ok((x, results));
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
         let normed = match head.unit.as_ref() {
             Some(unit) => self.build.at(unit).point("norm", normed)?,
             None => self.build.point_at("head", &points::FINAL_NORM, normed)?,
         };
+        let mut top = None;
         let result = match &head.unit {
-            Some(unit) if !wants.is_headless => blocks::head::build(&self.build.at(unit), &normed)?,
+            Some(unit) if !wants.is_headless => {
+                let at = self.build.at(unit);
+                let logits = blocks::head::build(&at, &normed)?;
+                if wants.n_top > 0 {
+                    let _scope = at.g.scope_on("head", &unit.path, unit.device);
+                    top = Some(TopTensors::of(at.g, &logits, wants.n_top)?);
+                }
+                logits
+            }
             _ => normed.clone(),
         };
-        let hidden = hidden(&normed);
-        Ok((x, Some(result), hidden))
+        let results = Results {
+            hidden: hidden(&normed),
+            logits: Some(result),
+            top,
+        };
+        Ok((x, results))
     }
 
     /// The rows of the hidden state that want a result. The other rows end here.

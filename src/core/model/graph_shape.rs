@@ -52,6 +52,8 @@ pub(super) struct GraphShape {
     pub(super) wants_hidden: bool,
     /// Whether the projection to logits is left to graphs of [`build_head`](super::stage::build_head).
     pub(super) is_headless: bool,
+    /// Number of highest logits that are given for each row that wants logits.
+    pub(super) n_top: usize,
     /// The adapters that are on for any token.
     pub(super) adapters: Vec<usize>,
     /// The captures and edits.
@@ -101,6 +103,7 @@ impl GraphShape {
             groups: largest_groups(options, plan),
             wants_hidden: false,
             is_headless: false,
+            n_top: options.n_top(plan),
             adapters: Vec::new(),
             lab: LabShape::default(),
         }
@@ -131,6 +134,7 @@ impl GraphShape {
             groups: Vec::new(),
             wants_hidden: false,
             is_headless: false,
+            n_top: 0,
             adapters: Vec::new(),
             lab: LabShape::default(),
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::models::lora::Adapter;
 use crate::plan::{BLOCK_LEN, KeyTokens, Plan};
 use lab_base::ggml::rpc::Worker;
-use lab_base::ggml::{Executor, HostNumbers};
+use lab_base::ggml::{Executor, HostNumbers, WorkCounts};
 use lab_base::weights::{FileBytes, Weights};
 
 use super::adapters::{DeviceWeights, ModelAdapters};
@@ -29,6 +29,26 @@ use super::options::Options;
 use super::points::Points;
 use super::support;
 use super::token_sources::TokenSources;
+use super::top_rows::TopRows;
+
+impl PassCounts {
+    /// What was done since an earlier state.
+    pub fn since(&self, before: &Self) -> Self {
+        let (now, then) = (&self.runs, &before.runs);
+        Self {
+            n_built: self.n_built - before.n_built,
+            n_views: self.n_views - before.n_views,
+            runs: WorkCounts {
+                n_runs: now.n_runs - then.n_runs,
+                n_replayed: now.n_replayed - then.n_replayed,
+                n_ops: now.n_ops - then.n_ops,
+                bytes_in: now.bytes_in - then.bytes_in,
+                bytes_out: now.bytes_out - then.bytes_out,
+                n_waits: now.n_waits - then.n_waits,
+            },
+        }
+    }
+}
 
 /// A loaded model.
 pub struct Model {
@@ -54,6 +74,10 @@ pub struct Model {
     pub(super) graphs: GraphCache,
     pub(super) logits: HostNumbers,
     pub(super) hidden: Vec<f32>,
+    /// The highest logits of the last pass.
+    pub(super) top: TopRows,
+    /// A row of logits that was read alone.
+    pub(super) row: HostNumbers,
     pub(super) points: Arc<Points>,
     /// The captures and edits of sequences.
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
@@ -63,6 +87,18 @@ pub struct Model {
     pub(super) n_checked: usize,
     /// Scratch memory on each device, in bytes.
     pub(super) compute_bytes: Vec<u64>,
+    pub(super) n_views: u64,
+}
+
+/// What the passes of a model did since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassCounts {
+    /// Graphs that were built.
+    pub n_built: u64,
+    /// Attention operations over runs, of a layer.
+    pub n_views: u64,
+    /// The runs of graphs.
+    pub runs: WorkCounts,
 }
 
 impl Model {
@@ -156,6 +192,7 @@ impl Model {
         if options.plain {
             executor.compute_plainly()?;
         }
+        let n_vocab = plan.n_vocab as usize;
         let mut model = Self {
             plan,
             options,
@@ -173,11 +210,14 @@ impl Model {
             graphs: GraphCache::new(executor, pads),
             logits: HostNumbers::new(device_of_head),
             hidden: Vec::new(),
+            top: TopRows::new(HostNumbers::new(device_of_head), n_vocab),
+            row: HostNumbers::new(device_of_head),
             points,
             labs: HashMap::new(),
             captured_rows: Vec::new(),
             n_checked: 0,
             compute_bytes: Vec::new(),
+            n_views: 0,
         };
         model.reserve()?;
         Ok(model)
@@ -324,6 +364,15 @@ impl Model {
     /// Number of graphs of passes built so far. A pass of a recently used shape adds none.
     pub fn n_graphs(&self) -> u64 {
         self.graphs.n_built()
+    }
+
+    /// What the passes did so far.
+    pub fn work(&self) -> PassCounts {
+        PassCounts {
+            n_built: self.graphs.n_built(),
+            n_views: self.n_views,
+            runs: self.graphs.executor.counts(),
+        }
     }
 
     /// Whether each sequence has a recurrent state, which cannot be rolled back.

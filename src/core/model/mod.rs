@@ -44,6 +44,7 @@ mod support;
 #[cfg(test)]
 mod tests;
 mod token_sources;
+mod top_rows;
 mod tower;
 mod trace;
 
@@ -57,14 +58,14 @@ pub use error::{Error, MemoryPurpose};
 pub use estimate::Estimator;
 pub use finite::{NotFinite, is_finite};
 pub use lab::{CapturedRow, Lab, LabCapture, LabEdit, LabOp, Positions};
-pub use lifecycle::Model;
+pub use lifecycle::{Model, PassCounts};
 pub use load::ProgressFn;
 pub use media::{FIRST_MEDIA_ID, MediaRows, MediaSpan, SequenceMedia};
 pub use media_towers::{EncodedMedia, MediaTowers, TowerCapture, tower_cells, tower_points};
 pub use memory_use::{DeviceUse, MemoryUse, TowerUse};
 pub use named_value::NamedValue;
-pub use options::Options;
-pub use pass::RowsCallback;
+pub use options::{N_TOP, Options};
+pub use pass::{PassRow, PassSink, RowsCallback};
 pub use placement::PlacementSearch;
 pub use points::{HeadSum, LOGITS, Point, Points, TowerPoint, UnknownPoint};
 pub use tower::{Tower, TowerInput, TowerRows};

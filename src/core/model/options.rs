@@ -30,6 +30,8 @@ pub struct Options {
     /// Maximum number of rows of logits that are computed before they are read; 0: as many as take 64 MB, and on a device
     /// one for each sequence.
     pub n_outputs: usize,
+    /// Whether a head that is not on the processor gives the highest logits of its rows besides all of them.
+    pub top_logits: bool,
     /// Number of threads that compute.
     pub n_threads: usize,
     /// Element type of cached keys.
@@ -38,6 +40,8 @@ pub struct Options {
     pub v_type: TensorType,
     /// Whether flash attention is used.
     pub flash_attn: bool,
+    /// Whether attention on other devices than the processor reads block tables.
+    pub device_tables: bool,
     /// Whether the bits of a sequence's results must not depend on the rest of its batches, which slows products
     /// of some types.
     pub deterministic: bool,
@@ -51,6 +55,9 @@ pub struct Options {
     pub plain: bool,
 }
 
+/// Number of highest logits of a row that a device gives.
+pub const N_TOP: usize = 64;
+
 impl Options {
     /// Options for one sequence on one thread, 16-bit keys and values and flash attention, with `n_ctx` slots and
     /// passes of at most `n_batch` tokens.
@@ -62,10 +69,12 @@ impl Options {
             n_checkpoints: 0,
             n_batch,
             n_outputs: 0,
+            top_logits: true,
             n_threads: 1,
             k_type: TensorType::F16,
             v_type: TensorType::F16,
             flash_attn: true,
+            device_tables: false,
             deterministic: false,
             embeddings: false,
             non_causal: false,
@@ -205,6 +214,18 @@ impl Options {
         }
     }
 
+    /// Number of highest logits that a pass gives for each row; 0: rows are read whole. The processor's rows are where they
+    /// are looked at.
+    pub(super) fn n_top(&self, plan: &Plan) -> usize {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let is_elsewhere = head.is_some_and(|unit| unit.device != 0);
+        let is_used = self.top_logits && self.projects(plan) && !self.capture && !self.plain;
+        match is_elsewhere && is_used && plan.n_vocab > 4 * N_TOP as u64 {
+            true => N_TOP,
+            false => 0,
+        }
+    }
+
     /// Slots of each KV group.
     pub(super) fn n_slots(&self, plan: &Plan) -> Vec<usize> {
         let capacity = self.capacity(plan);
@@ -212,7 +233,8 @@ impl Options {
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
 
-    /// Whether attention reads block tables instead of runs. Only the processor has this operation.
+    /// Whether attention reads block tables instead of runs. The processor has this operation, and some devices have a
+    /// part of it.
     pub(super) fn is_paged(&self, plan: &Plan) -> bool {
         let fits = |(unit, rows): (&Unit, &KeyValuePlan)| {
             let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
@@ -223,13 +245,15 @@ impl Options {
             };
             let can_hold = KvBlocks::can_hold;
             let index = can_hold(self.k_type, rows.index);
-            unit.device == 0 && can_hold(self.k_type, k) && can_hold(v_type, v) && index
+            let is_read = unit.device == 0 || (self.device_tables && rows.index == 0);
+            is_read && can_hold(self.k_type, k) && can_hold(v_type, v) && index
         };
         self.flash_attn && self.n_ctx > 0 && plan.key_values().all(fits)
     }
 
     pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<()> {
-        match self.n_ctx > 0 && !self.is_paged(plan) {
+        let on_devices = plan.key_values().any(|(unit, _)| unit.device != 0);
+        match self.n_ctx > 0 && (on_devices || !self.is_paged(plan)) {
             true => Err(Error::NotDeterministic),
             false => Ok(()),
         }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::blocks::SequenceGroup;
 use crate::plan::{KeyTokens, Plan};
 use lab_base::weights::FileBytes;
+use lab_sampling::RowLogits;
 
 use super::batch::Batch;
 use super::buckets::prompt_bucket;
@@ -28,6 +29,34 @@ const MAX_LENS_ROWS: usize = 64;
 
 /// Receives rows of results as they are computed: the index of the first row, and the rows.
 pub type RowsCallback<'a> = &'a mut dyn FnMut(usize, &[f32]);
+
+/// The results of a pass for one token.
+#[derive(Clone, Copy)]
+pub struct PassRow<'a> {
+    pub logits: RowLogits<'a>,
+    /// The hidden state `[n_embd]` after the final norm; empty where the batch does not want it.
+    pub hidden: &'a [f32],
+}
+
+impl<'a> PassRow<'a> {
+    /// A row of logits alone.
+    pub fn of(logits: &'a [f32]) -> Self {
+        Self {
+            logits: RowLogits::All(logits),
+            hidden: &[],
+        }
+    }
+}
+
+/// Receives the results of a pass.
+pub trait PassSink {
+    /// Devices compute while the host is free until this returns.
+    fn launched(&mut self) {}
+
+    /// Receives rows, each with its index among the outputs of the batch. Returns those of which it needs all logits, by their numbers
+    /// in the slice, and then receives each of these again.
+    fn rows(&mut self, rows: &[(usize, PassRow<'_>)]) -> Vec<usize>;
+}
 
 /// The tokens of a pass.
 #[derive(Clone, Copy)]
@@ -74,6 +103,8 @@ impl<'b> PassTokens<'b> {
 pub(super) enum RowDestination<'a> {
     /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
     Kept(&'a [usize]),
+    /// The highest logits are kept, and all stay where they were computed. The sink is told when devices compute.
+    Top(&'a mut dyn PassSink),
     /// Rows are handed out.
     Each(RowsCallback<'a>),
     /// Hidden states are the results, from which logits are computed later.
@@ -244,6 +275,88 @@ impl Model {
         read.all(fits)
     }
 
+    /// [`Self::forward`] that hands out each row: the highest logits where the batch wants no more and the device of the head selects
+    /// them, all of them otherwise.
+    ///
+    /// # Errors
+    /// The errors of [`Self::forward`]. Some rows may have been handed out before.
+    pub fn forward_rows(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> Result<()> {
+        if !batch.wants_top || self.n_top(batch) == 0 {
+            let (width, n_outputs) = (self.row_width(), batch.n_outputs());
+            self.forward(batch)?;
+            let n_embd = self.hidden.len() / n_outputs.max(1);
+            let rows = self.logits.chunks_exact(width).enumerate();
+            let rows = rows.map(|(at, row)| {
+                let hidden = &self.hidden[at * n_embd..(at + 1) * n_embd];
+                let logits = RowLogits::All(row);
+                (at, PassRow { logits, hidden })
+            });
+            sink.rows(&rows.collect::<Vec<_>>());
+            return Ok(());
+        }
+        let with_media = self.batch_with_media(batch);
+        let batch = with_media.as_ref().unwrap_or(batch);
+        self.check(batch)?;
+        self.captured_rows.clear();
+        let (placed, _) = self.placed(batch)?;
+        let batch = placed.as_ref().unwrap_or(batch);
+        let parts = self.parts(batch)?;
+        let mut is_sound = true;
+        for (n, part) in parts.iter().enumerate() {
+            let rows = RowDestination::Top(&mut *sink);
+            if let Err(error) = self.pass_part(part, rows) {
+                let done = parts[..n].iter();
+                done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
+                self.block_manager.give_back(&batch.positions);
+                return Err(error);
+            }
+            is_sound &= part.outputs.is_empty() || self.top.are_finite();
+            if parts.len() == 1 {
+                self.verify(batch, is_sound)?;
+            }
+            self.hand_out(&part.outputs, sink)?;
+        }
+        match parts.len() {
+            1 => Ok(()),
+            _ => self.verify(batch, is_sound),
+        }
+    }
+
+    /// Whether devices compute while the host is free, where a batch wants the highest logits.
+    pub fn computes_elsewhere(&self) -> bool {
+        self.options.n_ctx > 0 && self.options.n_top(&self.plan) > 0
+    }
+
+    /// Number of highest logits that a pass over a batch gives for its rows. Not where logits are computed in parts, or where passes
+    /// keep nothing.
+    fn n_top(&self, batch: &Batch) -> usize {
+        match self.options.n_ctx > 0 && batch.n_outputs() <= self.max_outputs() {
+            true => self.options.n_top(&self.plan),
+            false => 0,
+        }
+    }
+
+    /// Hands out the rows of the last pass by their highest logits. `places` has their indices.
+    fn hand_out(&mut self, places: &[usize], sink: &mut dyn PassSink) -> Result<()> {
+        let (executor, pass) = self.graphs.split()?;
+        let Some(logits) = &pass.logits else {
+            return Ok(());
+        };
+        let top = places.iter().enumerate().map(|(i, at)| {
+            let row = PassRow {
+                logits: RowLogits::Top(self.top.row(i)),
+                hidden: &[],
+            };
+            (*at, row)
+        });
+        for i in sink.rows(&top.collect::<Vec<_>>()) {
+            self.row.resize(self.plan.n_vocab as usize)?;
+            executor.read_row(logits, i, &mut self.row)?;
+            sink.rows(&[(places[i], PassRow::of(&self.row))]);
+        }
+        Ok(())
+    }
+
     /// The batch with its positions shifted by the length of each sequence's source, and the sources that this pass
     /// computes. The batch is none if the model reads no source.
     fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch)> {
@@ -392,7 +505,7 @@ impl Model {
         &mut self,
         tokens: PassTokens<'_>,
         allocated: &Allocation,
-        rows: RowDestination<'_>,
+        mut rows: RowDestination<'_>,
     ) -> Result<()> {
         let none = Batch::default();
         let (batch, source) = match tokens {
@@ -405,6 +518,8 @@ impl Model {
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let views = keys.iter().map(|keys| keys.shape().n_views());
+        self.n_views += views.max().unwrap_or(0) as u64;
         let media = self.media_of(batch)?;
         let of_tokens = self.of_tokens(batch);
         let asked = of_tokens.as_ref().unwrap_or(batch);
@@ -431,6 +546,7 @@ impl Model {
             groups: tokens.groups().to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
+            n_top: if n_outputs > 0 { self.n_top(batch) } else { 0 },
             adapters: self.adapters.on(&sequences(tokens.stored())),
             lab: lab.shape(),
         })?;
@@ -456,7 +572,10 @@ impl Model {
         };
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;
-        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
+        if let RowDestination::Top(sink) = &mut rows {
+            sink.launched();
+        }
         lab::read(
             executor,
             &pass.captured_rows,
@@ -483,7 +602,8 @@ impl Model {
         }
         let width = self.options.row_width(&self.plan);
         let Some(logits) = &pass.logits else {
-            return Ok(());
+            executor.wait();
+            return Ok(executor.check_workers()?);
         };
         let _span = tracing::trace_span!(target: "phase", "read").entered();
         match rows {
@@ -497,6 +617,11 @@ impl Model {
                 each(0, &self.logits);
             }
             RowDestination::Hidden => {}
+            RowDestination::Top(_) => {
+                if let Some(top) = &pass.top {
+                    self.top.read(executor, top)?;
+                }
+            }
         }
         Ok(())
     }
@@ -624,6 +749,8 @@ impl Model {
                     each(at, &self.logits);
                 }
                 RowDestination::Hidden => {}
+                // So many rows have no highest logits.
+                RowDestination::Top(_) => {}
             }
         }
         Ok(())

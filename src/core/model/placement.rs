@@ -41,7 +41,7 @@ pub struct PlacementSearch<'a> {
 /// The memory that splits take, as far as it was computed, and the free memory of the devices.
 struct KnownMemory {
     taken: RefCell<HashMap<Vec<usize>, Vec<DeviceUse>>>,
-    /// Free bytes of each device; none if the device does not report them.
+    /// Free bytes of each device, less what its libraries take; none if the device does not report them.
     free: Vec<Option<u64>>,
 }
 
@@ -89,9 +89,16 @@ impl PlacementSearch<'_> {
     }
 
     fn known(&self) -> KnownMemory {
+        let matrices = self.plan.tensors.iter();
+        let matrices = matrices.map(|tensor| tensor.shape.iter().take(2).product::<u64>());
+        let most = matrices.max().unwrap_or(0);
+        let free = self.devices.iter().map(|device| {
+            let taken = device.temporary_bytes(most);
+            Some(device.free_memory()?.saturating_sub(taken))
+        });
         KnownMemory {
             taken: RefCell::default(),
-            free: self.devices.iter().map(|d| d.free_memory()).collect(),
+            free: free.collect(),
         }
     }
 

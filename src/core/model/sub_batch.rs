@@ -141,6 +141,7 @@ pub(super) fn by_sequence(
                 rows: None,
             };
             part.batch.wants_hidden = batch.wants_hidden;
+            part.batch.wants_top = batch.wants_top;
             let sequences = groups.iter().copied().flatten();
             for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
                 let (token, place, wanted) =

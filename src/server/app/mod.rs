@@ -20,7 +20,8 @@ use axum::response::{IntoResponse, Response};
 
 use crate::Access;
 use crate::endpoints::{batches, lab, responses, transcriptions};
-use crate::http::context::{OWNER_HEADER, RequestContext};
+use crate::http::client::KeyHolder;
+use crate::http::context::{CLIENT_HEADER, RequestContext};
 use crate::http::error_format::dialect_errors;
 use crate::http::local_client::LocalClient;
 use crate::http::random::random;
@@ -126,11 +127,11 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     request.headers_mut().insert(REQUEST_ID, id.clone());
     without_slash(request.uri_mut());
     // Only the server tells an engine process which client sent a request.
-    let owner = request.headers_mut().remove(OWNER_HEADER);
-    let owner = owner.filter(|_| server.pool.config.mode == HostMode::EngineProcess);
+    let client = request.headers_mut().remove(CLIENT_HEADER);
+    let client = client.filter(|_| server.pool.config.mode == HostMode::EngineProcess);
     let admitted = |request| {
-        if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
-            RequestContext::current().set_owner(owner.to_owned());
+        if let Some(client) = client.as_ref().and_then(KeyHolder::of_header) {
+            RequestContext::current().set_client(client);
         }
         received(&server, request)
     };
@@ -151,7 +152,7 @@ async fn handle_local(server: Arc<AppState>, owner: String, mut request: Request
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let is_strict = server.pool.config.strictness.fields;
     let answered = async |request| {
-        RequestContext::current().set_owner(owner.clone());
+        RequestContext::current().set_client(server.access.holder(&owner));
         received(&server, request).await
     };
     let mut response = context::layer(request, is_strict, answered).await;

@@ -18,6 +18,7 @@ use lab_core::engine::Passage;
 use lab_core::engine::PooledOutput;
 
 use crate::Pool;
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, invalid, quoted, refuse};
 use crate::http::json::JsonText;
 use crate::request::fields::{Fields, fields};
@@ -162,7 +163,8 @@ impl EmbeddingFields {
         let mut labs = Vec::new();
         if let Some(request) = lab.as_ref() {
             for result in results.labs {
-                labs.push(request.text(result, &served).await?);
+                let owner = RequestContext::current().owner();
+                labs.push(request.text(result, owner, &served).await?);
             }
         }
         let mut vectors = results.all;

@@ -1,7 +1,7 @@
 //! `GET /metrics`: counters and gauges of the engines, as text for Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,9 +9,11 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use lab_core::engine::stats::{Histogram, Stats};
+use lab_core::engine::stats::{ClientCounts, EngineLoad, Histogram, Stats};
+use lab_core::plan::BLOCK_LEN;
 
 use crate::Pool;
+use crate::http::client::name_of;
 use crate::pool::ModelSnapshot;
 use crate::process::forward;
 use crate::request::object_fields::has_word;
@@ -20,19 +22,48 @@ use crate::request::object_fields::has_word;
 const METRICS: &[&str] = &[
     "bench_accepted_tokens_total counter Draft tokens that were accepted.",
     "bench_active_sequences gauge Sequences that are active.",
+    "bench_attention_views_total counter Attention operations over runs of the KV cache, of one layer.",
     "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache.",
     "bench_completion_tokens_total counter Tokens of completions.",
+    "bench_device_bytes_total counter Bytes of inputs that were written, and of results that were read from devices other than the processor.",
+    "bench_device_waits_total counter Times that the host waited for a device other than the processor.",
     "bench_drafted_tokens_total counter Draft tokens that were read.",
     "bench_engine_deaths_total counter Times that the engine process of a model died.",
+    "bench_graphs_built_total counter Graphs of passes that were built.",
+    "bench_graphs_replayed_total counter Graphs that ran again with other inputs and nothing else changed.",
+    "bench_graphs_run_total counter Graphs that ran.",
     "bench_inter_token_seconds histogram Time between two tokens of a completion, in seconds.",
+    "bench_key_completion_tokens_total counter Tokens of completions, by the name of the API key.",
+    "bench_key_prompt_tokens_total counter Tokens of prompts, by the name of the API key.",
+    "bench_key_requests_total counter Complete requests of the engine, by the name of the API key.",
     "bench_kv_blocks gauge KV blocks in all.",
     "bench_kv_blocks_used gauge KV blocks in use.",
     "bench_model_loaded gauge Whether a model is loaded.",
     "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
+    "bench_operations_total counter Operations of the graphs that ran, without views.",
+    "bench_preemptions_total counter Times that a request gave its place up for others.",
     "bench_prompt_tokens_total counter Tokens of prompts.",
     "bench_queue_length gauge Requests that wait in the queue.",
+    "bench_request_completion_tokens histogram Tokens of the completion of a request.",
+    "bench_request_prefill_seconds histogram \
+     Time from the first step of a request to the end of its prompt, in seconds.",
+    "bench_request_prompt_tokens histogram Tokens of the prompt of a request.",
+    "bench_request_queue_seconds histogram \
+     Time from the arrival of a request to its first step, in seconds.",
+    "bench_request_seconds histogram Time from the arrival of a request to its end, in seconds.",
     "bench_requests_total counter Requests of the engine by outcome, one for each completion or text.",
     "bench_time_to_first_token_seconds histogram \
+     Time from the arrival of a request to its first token, in seconds.",
+    // What routers read, under vLLM's names.
+    "vllm:cache_config_info gauge Tokens of a KV block and number of blocks, as labels.",
+    "vllm:generation_tokens_total counter Tokens of completions.",
+    "vllm:inter_token_latency_seconds histogram \
+     Time between two tokens of a completion, in seconds.",
+    "vllm:kv_cache_usage_perc gauge Part of the KV blocks that is in use, at most 1.",
+    "vllm:num_requests_running gauge Sequences that are active.",
+    "vllm:num_requests_waiting gauge Requests that wait in the queue.",
+    "vllm:prompt_tokens_total counter Tokens of prompts.",
+    "vllm:time_to_first_token_seconds histogram \
      Time from the arrival of a request to its first token, in seconds.",
 ];
 
@@ -50,7 +81,7 @@ fn label(name: &str) -> String {
 }
 
 impl MetricsPage {
-    fn number(&mut self, name: &'static str, labels: &str, value: u64) {
+    fn number(&mut self, name: &'static str, labels: &str, value: impl Display) {
         let lines = self.0.entry(name).or_default();
         let _ = writeln!(lines, "{name}{{{labels}}} {value}");
     }
@@ -104,21 +135,99 @@ impl MetricsPage {
             ),
             ("bench_drafted_tokens_total", read(&stats.drafted_tokens)),
             ("bench_accepted_tokens_total", read(&stats.accepted_tokens)),
+            ("bench_preemptions_total", read(&stats.n_preempted)),
             ("bench_queue_length", now.n_waiting as u64),
             ("bench_active_sequences", now.active.len() as u64),
         ] {
             self.number(name, model, n);
         }
+        let work = stats.work();
+        for (name, n) in [
+            ("bench_attention_views_total", work.n_views),
+            ("bench_device_waits_total", work.runs.n_waits),
+            ("bench_graphs_built_total", work.n_built),
+            ("bench_graphs_replayed_total", work.runs.n_replayed),
+            ("bench_graphs_run_total", work.runs.n_runs),
+            ("bench_operations_total", work.runs.n_ops),
+        ] {
+            self.number(name, model, n);
+        }
+        for (direction, n) in [("in", work.runs.bytes_in), ("out", work.runs.bytes_out)] {
+            let labels = format!("{model},direction=\"{direction}\"");
+            self.number("bench_device_bytes_total", &labels, n);
+        }
         if let Some((used, all)) = now.blocks {
             self.number("bench_kv_blocks_used", model, used as u64);
             self.number("bench_kv_blocks", model, all as u64);
         }
+        self.clients(stats, model);
+        for (name, histogram) in [
+            ("bench_time_to_first_token_seconds", &stats.first_token),
+            ("bench_inter_token_seconds", &stats.between_tokens),
+            ("bench_request_seconds", &stats.request_time),
+            ("bench_request_queue_seconds", &stats.queue_time),
+            ("bench_request_prefill_seconds", &stats.prefill_time),
+            ("bench_request_prompt_tokens", &stats.prompt_lengths),
+            ("bench_request_completion_tokens", &stats.completion_lengths),
+        ] {
+            self.histogram(name, model, histogram);
+        }
+        self.routed(stats, &now, &model.replacen("model=", "model_name=", 1));
+    }
+
+    /// What routers between servers read, such as the endpoint picker of the Gateway API: vLLM's names and labels.
+    fn routed(&mut self, stats: &Stats, now: &EngineLoad, model: &str) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        for (name, n) in [
+            ("vllm:num_requests_running", now.active.len() as u64),
+            ("vllm:num_requests_waiting", now.n_waiting as u64),
+            ("vllm:prompt_tokens_total", read(&stats.prompt_tokens)),
+            (
+                "vllm:generation_tokens_total",
+                read(&stats.completion_tokens),
+            ),
+        ] {
+            self.number(name, model, n);
+        }
+        let (used, all) = now.blocks.unwrap_or((0, 0));
+        let share = used as f64 / all.max(1) as f64;
+        self.number("vllm:kv_cache_usage_perc", model, share);
+        let labels = format!("{model},block_size=\"{BLOCK_LEN}\",num_gpu_blocks=\"{all}\"");
+        self.number("vllm:cache_config_info", &labels, 1);
         self.histogram(
-            "bench_time_to_first_token_seconds",
+            "vllm:time_to_first_token_seconds",
             model,
             &stats.first_token,
         );
-        self.histogram("bench_inter_token_seconds", model, &stats.between_tokens);
+        self.histogram(
+            "vllm:inter_token_latency_seconds",
+            model,
+            &stats.between_tokens,
+        );
+    }
+
+    /// The counts of API keys by their names; those without a name are one. Without keys there is nothing.
+    fn clients(&mut self, stats: &Stats, model: &str) {
+        let mut by_name: BTreeMap<String, ClientCounts> = BTreeMap::new();
+        for (owner, counts) in stats.clients() {
+            if !owner.is_empty() {
+                let name = name_of(&owner).unwrap_or("unnamed").to_owned();
+                *by_name.entry(name).or_default() += counts;
+            }
+        }
+        for (name, counts) in by_name {
+            let labels = format!("{model},key=\"{}\"", label(&name));
+            for (metric, n) in [
+                ("bench_key_requests_total", counts.n_requests),
+                ("bench_key_prompt_tokens_total", counts.prompt_tokens),
+                (
+                    "bench_key_completion_tokens_total",
+                    counts.completion_tokens,
+                ),
+            ] {
+                self.number(metric, &labels, n);
+            }
+        }
     }
 
     /// Adds the metrics of another page, except those of the server.

@@ -14,14 +14,18 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::api_keys::{ApiKeys, Role, name_of};
+use super::api_keys::{ApiKeys, Role};
+use super::client::KeyHolder;
 use super::error::{Error, quoted};
 use crate::http::context::RequestContext;
+use crate::rate_limits::RateLimits;
 
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     keys: Arc<ApiKeys>,
+    /// The requests of each client.
+    rates: Arc<RateLimits>,
     /// Origins whose pages may use the server; `*` allows all.
     origins: Vec<String>,
     hosts: Vec<String>,
@@ -29,8 +33,9 @@ pub struct Access {
 }
 
 /// Response headers that a page may read.
-const EXPOSED_HEADERS: &str =
-    "x-request-id, x-bench-ignored, x-bench-model, retry-after, x-should-retry";
+const EXPOSED_HEADERS: &str = "x-request-id, x-bench-ignored, x-bench-model, retry-after, x-should-retry, x-ratelimit-limit-requests, \
+     x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, \
+     x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
 /// Endings of names that nobody can register on the internet: those of this machine (RFC 6761), of the local network
 /// (RFC 6762) and of private networks (reserved by ICANN), such as `host.docker.internal`.
 const PRIVATE_SUFFIXES: &[&str] = &[".localhost", ".local", ".internal"];
@@ -43,6 +48,7 @@ impl Access {
     pub fn new(keys: Arc<ApiKeys>, origins: Vec<String>, hosts: Vec<String>) -> Self {
         Self {
             keys,
+            rates: Arc::default(),
             origins,
             hosts,
             machine: machine(),
@@ -65,27 +71,34 @@ impl Access {
             return Ok(());
         };
         let found = key(headers);
-        let Some((owner, roles)) = found.and_then(|key| self.keys.find(key)) else {
+        let Some((holder, roles)) = found.and_then(|key| self.keys.find(key)) else {
             return Err(Error::ApiKey {
                 is_missing: found.is_none(),
             });
         };
         let record = RequestContext::current();
-        record.set_manages(roles.contains(&Role::Admin));
-        let client = name_of(&owner)
-            .map_or_else(|| "this key".to_owned(), |name| format!("the key `{name}`"));
-        record.set_owner(owner);
-        match roles.contains(&role) {
-            true => Ok(()),
-            false => Err(Error::Forbidden {
+        record.set_client(holder);
+        if !roles.contains(&role) {
+            let client = record.client().in_words();
+            return Err(Error::Forbidden {
                 code: "role_missing",
                 message: format!(
                     "{client} has no role `{}`, which {method} {} needs",
                     role.name(),
                     quoted(uri.path())
                 ),
-            }),
+            });
         }
+        // What only reads, and what is for the server itself, costs little.
+        match method == Method::POST && role != Role::Admin {
+            true => Ok(record.take_request(&self.rates)?),
+            false => Ok(()),
+        }
+    }
+
+    /// The client of the name that stands for it.
+    pub(crate) fn holder(&self, owner: &str) -> KeyHolder {
+        self.keys.holder(owner)
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
@@ -134,8 +147,15 @@ impl Access {
         self.origins.iter().any(is_it) || origin.to_str().is_ok_and(is_of_machine)
     }
 
-    /// Whether the page that sent a request came from this server.
+    /// Whether the page that sent a request came from this server: the browser says so, or its origin has the name of the
+    /// server. No page can set this header. Behind a proxy the name may be another one.
     fn is_own(&self, origin: &HeaderValue, headers: &HeaderMap) -> bool {
+        if headers
+            .get("sec-fetch-site")
+            .is_some_and(|site| site == "same-origin")
+        {
+            return true;
+        }
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let origin = origin.to_str().ok().and_then(|o| o.split_once("://"));
         origin.is_some_and(|(_, origin)| Some(origin.as_bytes()) == host)
@@ -333,6 +353,29 @@ mod tests {
             assert_eq!(with(&access, bad), Some("origin_not_allowed"), "{bad}");
         }
         assert_eq!(with(&access, ""), Some("origin_not_allowed"));
+        // What a browser says of a page of the server's own behind a proxy that changes the name.
+        let by_browser = |site: &str| {
+            let host = ("host", "127.0.0.1:11116");
+            checked(
+                &access,
+                &[
+                    host,
+                    ("origin", "https://chat.example"),
+                    ("sec-fetch-site", site),
+                ],
+            )
+        };
+        assert_eq!(by_browser("same-origin"), None);
+        for other in ["same-site", "cross-site", "none", ""] {
+            assert_eq!(by_browser(other), Some("origin_not_allowed"), "{other}");
+        }
+        // A name that was pointed at this server has pages of its own, and is refused by its host.
+        let rebound = [
+            ("host", "evil.example"),
+            ("origin", "https://evil.example"),
+            ("sec-fetch-site", "same-origin"),
+        ];
+        assert_eq!(checked(&access, &rebound), Some("host_not_allowed"));
         let none = Access::new(Arc::default(), vec!["null".into()], Vec::new());
         assert_eq!(with(&none, "null"), None);
         let all = Access::new(Arc::default(), vec!["*".into()], Vec::new());

@@ -1,5 +1,6 @@
 //! The keys of clients and what each may do: keys of the command line, and those of a file that may change while the server runs.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,12 +11,12 @@ use sha2::{Digest, Sha256};
 use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::util::lock::lock;
 
+use super::client::{KeyHolder, KeyLimits, N_DIGITS, is_digits};
+
 /// The file is looked at no more often.
 const LOOK: Duration = Duration::from_secs(1);
 /// Maximum length of a name.
 const MAX_NAME: usize = 64;
-/// Digits of the digest that stands for a key without a name.
-const N_DIGITS: usize = 32;
 
 /// What a key allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -46,6 +47,7 @@ struct ApiKey {
     owner: String,
     digest: [u8; 32],
     roles: Vec<Role>,
+    limits: KeyLimits,
 }
 
 impl ApiKey {
@@ -56,17 +58,17 @@ impl ApiKey {
             owner: digits.collect::<String>()[..N_DIGITS].to_owned(),
             digest,
             roles: roles.to_vec(),
+            limits: KeyLimits::default(),
         }
     }
-}
 
-/// The name of a client in place of its owner; none for a key without a name.
-pub(crate) fn name_of(owner: &str) -> Option<&str> {
-    Some(owner).filter(|owner| !owner.is_empty() && !is_digits(owner))
-}
-
-fn is_digits(owner: &str) -> bool {
-    owner.len() == N_DIGITS && owner.bytes().all(|byte| byte.is_ascii_hexdigit())
+    fn holder(&self) -> KeyHolder {
+        KeyHolder {
+            owner: self.owner.clone(),
+            manages: self.roles.contains(&Role::Admin),
+            limits: self.limits.clone(),
+        }
+    }
 }
 
 /// The keys of a server.
@@ -104,6 +106,11 @@ struct KeyEntry {
     sha256: String,
     #[serde(default = "usual")]
     roles: Vec<Role>,
+    requests_per_minute: Option<NonZeroU32>,
+    tokens_per_minute: Option<NonZeroU32>,
+    queue_share: Option<f64>,
+    max_tokens: Option<NonZeroU32>,
+    models: Option<Vec<String>>,
 }
 
 fn usual() -> Vec<Role> {
@@ -154,23 +161,39 @@ impl ApiKeys {
         }
     }
 
-    /// The client of a key: its owner and its roles. The time does not depend on which key it is.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<(String, Vec<Role>)> {
-        let found: [u8; 32] = Sha256::digest(key).into();
+    /// The client of the name that stands for it, with what it may.
+    pub(crate) fn holder(&self, owner: &str) -> KeyHolder {
         let of_file = self.file.as_ref().map(|file| file.look(false));
-        let all = self
+        let of_file = of_file.iter().flat_map(|all| all.iter());
+        let known = self
             .fixed
             .iter()
-            .chain(of_file.iter().flat_map(|all| all.iter()));
+            .chain(of_file)
+            .find(|key| key.owner == owner);
+        known.map_or_else(
+            || KeyHolder {
+                owner: owner.to_owned(),
+                manages: self.is_empty(),
+                limits: KeyLimits::default(),
+            },
+            ApiKey::holder,
+        )
+    }
+
+    /// The client of a key, and its roles. The time does not depend on which key it is.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<(KeyHolder, Vec<Role>)> {
+        let found: [u8; 32] = Sha256::digest(key).into();
+        let of_file = self.file.as_ref().map(|file| file.look(false));
+        let of_file = of_file.iter().flat_map(|all| all.iter());
         let mut client = None;
-        for known in all {
+        for known in self.fixed.iter().chain(of_file) {
             let differs = known
                 .digest
                 .iter()
                 .zip(&found)
                 .fold(0, |sum, (a, b)| sum | (a ^ b));
             if differs == 0 && client.is_none() {
-                client = Some((known.owner.clone(), known.roles.clone()));
+                client = Some((known.holder(), known.roles.clone()));
             }
         }
         client
@@ -232,10 +255,23 @@ fn read(path: &Path) -> Result<Vec<ApiKey>, String> {
                 "`sha256` of `{name}`, expected 64 hexadecimal digits: printf %s KEY | sha256sum"
             ))
         })?;
+        let share = entry.queue_share;
+        if share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+            return Err(at(format!(
+                "`queue_share` of `{name}`, expected a number above 0 and at most 1"
+            )));
+        }
         keys.push(ApiKey {
             owner: name,
             digest,
             roles: entry.roles,
+            limits: KeyLimits {
+                requests_per_minute: entry.requests_per_minute,
+                tokens_per_minute: entry.tokens_per_minute,
+                queue_share: share,
+                max_tokens: entry.max_tokens,
+                models: entry.models,
+            },
         });
     }
     Ok(keys)
@@ -255,6 +291,7 @@ fn digest_of(digits: &str) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::client::name_of;
 
     fn sha256(key: &str) -> String {
         let digest = Sha256::digest(key.as_bytes());
@@ -272,7 +309,10 @@ mod tests {
         );
         std::fs::write(&path, text).expect("it is written");
         let keys = ApiKeys::new(&["u".into()], &["m".into()], Some(&path)).expect("sound");
-        let of = |key: &str| keys.find(key.as_bytes());
+        let of = |key: &str| {
+            let found = keys.find(key.as_bytes());
+            found.map(|(holder, roles)| (holder.owner, roles))
+        };
         assert_eq!(
             of("a"),
             Some(("alice".into(), vec![Role::Use, Role::Admin]))
@@ -286,6 +326,32 @@ mod tests {
             (name_of(&owner), name_of("alice"), name_of("")),
             (None, Some("alice"), None)
         );
+    }
+
+    #[test]
+    fn a_key_of_a_file_has_the_limits_of_its_entry() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("keys.toml");
+        let text = format!(
+            "[[key]]\nname = \"a\"\nsha256 = \"{}\"\nrequests_per_minute = 60\ntokens_per_minute = 1000\n\
+             queue_share = 0.25\nmax_tokens = 100\nmodels = [\"m*\"]\n",
+            sha256("1")
+        );
+        std::fs::write(&path, text).expect("it is written");
+        let keys = ApiKeys::new(&["u".into()], &[], Some(&path)).expect("sound");
+        let (holder, _) = keys.find(b"1").expect("known");
+        assert_eq!(keys.holder("a"), holder);
+        assert!(holder.may_use("m1") && !holder.may_use("n"));
+        let limits = &holder.limits;
+        assert_eq!(limits.requests_per_minute.map(NonZeroU32::get), Some(60));
+        assert_eq!(limits.tokens_per_minute.map(NonZeroU32::get), Some(1000));
+        assert_eq!(limits.max_tokens.map(NonZeroU32::get), Some(100));
+        assert_eq!(limits.queue_share, Some(0.25));
+        let (unlimited, _) = keys.find(b"u").expect("known");
+        assert_eq!(unlimited.limits, KeyLimits::default());
+        // A key that is gone.
+        assert!(!keys.holder("b").manages);
+        assert!(ApiKeys::default().holder("").manages);
     }
 
     #[test]
@@ -307,6 +373,12 @@ mod tests {
             "[[key]]\nname = \"a\"\nsha256 = \"12\"\n".into(),
             entry("a", "1") + "role = [\"use\"]\n",
             entry("a", "1") + "roles = [\"root\"]\n",
+            entry("a", "1") + "requests_per_minute = 0\n",
+            entry("a", "1") + "max_tokens = -1\n",
+            entry("a", "1") + "queue_share = 0.0\n",
+            entry("a", "1") + "queue_share = 1.5\n",
+            entry("a", "1") + "queue_share = nan\n",
+            entry("a", "1") + "models = \"m\"\n",
             "[[key".into(),
         ] {
             write(&mistake);

@@ -4,6 +4,7 @@
 //! last owner drops the record, so that requests whose client left get a line too.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,10 @@ use axum::response::Response;
 
 use lab_core::engine::{Event, Usage};
 
-use super::api_keys::name_of;
+use super::client::{KeyHolder, name_of};
 use super::quoted::quoted;
 use super::transport::StreamFraming;
+use crate::rate_limits::{Allowance, Exceeded, RateLimits};
 
 /// Routes that monitoring asks every few seconds, without a key.
 pub(crate) const STATES: [&str; 4] = ["/health", "/healthz", "/readyz", "/livez"];
@@ -27,7 +29,7 @@ pub(crate) const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored"
 /// The response header of a request that names another model than the one that answers.
 const MODEL: HeaderName = HeaderName::from_static("x-bench-model");
 /// The header by which the server tells an engine process which of the clients with API keys sent a request.
-pub(crate) const OWNER_HEADER: HeaderName = HeaderName::from_static("x-bench-owner");
+pub(crate) const CLIENT_HEADER: HeaderName = HeaderName::from_static("x-bench-client");
 /// Maximum size of the list of fields without effect, in bytes.
 const MAX_IGNORED: usize = 1024;
 /// Maximum number of fields without effect whose names are kept.
@@ -44,10 +46,10 @@ pub(crate) struct RequestContext {
     path: String,
     /// Whether fields that are not known are refused.
     is_strict: bool,
-    /// Which of the clients with API keys sent the request; empty where there are no keys.
-    owner: OnceLock<String>,
-    /// Whether its key may manage models; unset where there are no keys.
-    manages: OnceLock<bool>,
+    /// Which of the clients with API keys sent the request; unset where there are no keys.
+    client: OnceLock<KeyHolder>,
+    /// Where the tokens of its completions count.
+    rates: OnceLock<Arc<RateLimits>>,
     started: Instant,
     notes: Mutex<Notes>,
 }
@@ -61,6 +63,8 @@ struct Notes {
     n_ignored: usize,
     /// The model that the request names, if another one answers.
     requested: Option<String>,
+    /// What is left of the limits of the client.
+    allowances: Vec<(&'static str, Allowance)>,
     /// The id of the adapter that the request names as its model.
     adapter: Option<usize>,
     usage: Option<Usage>,
@@ -106,8 +110,8 @@ impl RequestContext {
             method: method.to_owned(),
             path: path.to_owned(),
             is_strict,
-            owner: OnceLock::new(),
-            manages: OnceLock::new(),
+            client: OnceLock::new(),
+            rates: OnceLock::new(),
             started: Instant::now(),
             notes: Mutex::default(),
         }
@@ -133,22 +137,81 @@ impl RequestContext {
     }
 
     /// Notes which of the clients with API keys sent the request. Only the first call counts.
-    pub(crate) fn set_owner(&self, owner: String) {
-        self.owner.get_or_init(|| owner);
+    pub(crate) fn set_client(&self, client: KeyHolder) {
+        self.client.get_or_init(|| client);
     }
 
-    /// Notes whether the key of the request may manage models. Only the first call counts.
-    pub(crate) fn set_manages(&self, manages: bool) {
-        self.manages.get_or_init(|| manages);
+    /// Which client sent the request. Where there are no keys, all are one, which may do everything.
+    pub(crate) fn client(&self) -> KeyHolder {
+        let known = self.client.get().cloned();
+        known.unwrap_or_else(|| KeyHolder {
+            manages: true,
+            ..KeyHolder::default()
+        })
+    }
+
+    /// The client for an engine process, if there are keys.
+    pub(crate) fn client_header(&self) -> Option<HeaderValue> {
+        self.client.get().and_then(KeyHolder::header)
     }
 
     /// Whether the request may manage models, as far as its key matters.
     pub(crate) fn manages(&self) -> bool {
-        self.manages.get().copied().unwrap_or(true)
+        self.client.get().is_none_or(|client| client.manages)
     }
 
     pub(crate) fn owner(&self) -> String {
-        self.owner.get().cloned().unwrap_or_default()
+        let client = self.client.get();
+        client.map_or_else(String::new, |client| client.owner.clone())
+    }
+
+    /// Counts the request among those that its client may send in a minute.
+    ///
+    /// # Errors
+    /// The client has sent as many.
+    pub(crate) fn take_request(&self, rates: &RateLimits) -> Result<(), Exceeded> {
+        self.take(
+            "requests",
+            rates,
+            |client| client.limits.requests_per_minute,
+            1,
+        )
+    }
+
+    /// Counts the tokens of prompts among those that its client may use in a minute, and from now on those of completions.
+    ///
+    /// # Errors
+    /// The client has used as many.
+    pub(crate) fn take_tokens(&self, rates: &Arc<RateLimits>, n: usize) -> Result<(), Exceeded> {
+        self.take("tokens", rates, |client| client.limits.tokens_per_minute, n)?;
+        self.rates.get_or_init(|| Arc::clone(rates));
+        Ok(())
+    }
+
+    fn take(
+        &self,
+        what: &'static str,
+        rates: &RateLimits,
+        limit: fn(&KeyHolder) -> Option<NonZeroU32>,
+        n: usize,
+    ) -> Result<(), Exceeded> {
+        let Some(client) = self.client.get() else {
+            return Ok(());
+        };
+        let Some(limit) = limit(client) else {
+            return Ok(());
+        };
+        let (left, taken) = rates.take(&client.owner, limit.get(), n);
+        let mut notes = self.notes();
+        notes.allowances.retain(|(other, _)| *other != what);
+        notes.allowances.push((what, left));
+        drop(notes);
+        taken.map_err(|after| Exceeded {
+            client: client.in_words(),
+            what,
+            limit: limit.get(),
+            after,
+        })
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -265,8 +328,11 @@ impl RequestContext {
     pub(crate) fn event(&self, event: &Event) {
         let mut notes = self.notes();
         match event {
-            Event::Text { .. } => {
+            Event::Text { tokens, .. } => {
                 notes.first.get_or_insert_with(|| self.started.elapsed());
+                if let (Some(rates), Some(client)) = (self.rates.get(), self.client.get()) {
+                    rates.charge(&client.owner, tokens.len());
+                }
             }
             Event::Done { reason, .. } => notes.finish(reason.as_str()),
             Event::Failed(_) => notes.finish("error"),
@@ -356,7 +422,7 @@ impl Drop for RequestContext {
                     method = self.method,
                     path = quoted(&self.path),
                     status = notes.is_answered.then_some(notes.status.as_u16()),
-                    key = self.owner.get().and_then(|owner| name_of(owner)),
+                    key = self.client.get().and_then(|client| name_of(&client.owner)),
                     model = notes.model,
                     prompt_tokens = usage.map(|usage| usage.prompt_tokens),
                     cached_tokens = usage.map(|usage| usage.cached_tokens),
@@ -396,6 +462,18 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
             && !headers.contains_key(&name)
         {
             headers.insert(name, value);
+        }
+    }
+    for (what, left) in &notes.allowances {
+        for (part, value) in [
+            ("limit", left.limit.to_string()),
+            ("remaining", left.remaining.to_string()),
+            ("reset", format!("{:.3}s", left.reset.as_secs_f64())),
+        ] {
+            let name = HeaderName::try_from(format!("x-ratelimit-{part}-{what}"));
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+                headers.insert(name, value);
+            }
         }
     }
     if StreamFraming::of(headers).is_some() {

@@ -20,6 +20,7 @@ use super::error_format::{ErrorFormat, ErrorMessage};
 use super::json::Json;
 pub(crate) use super::quoted::quoted;
 use crate::http::context::RequestContext;
+use crate::rate_limits::Exceeded;
 use crate::served::DEFAULT_MODEL;
 
 fn content_type(kind: Option<&str>) -> String {
@@ -109,6 +110,14 @@ pub(crate) enum Error {
         quoted(id)
     )]
     ItemNotFound { param: String, id: String },
+    #[error(
+        "{} may use {} {} a minute; try again in {} seconds",
+        .0.client,
+        .0.limit,
+        .0.what,
+        seconds(.0.after)
+    )]
+    RateLimit(Exceeded),
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
     /// The model could not be loaded. `is_told`: the client may know why.
@@ -282,7 +291,7 @@ impl Error {
             Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, "request_too_large"),
             Self::ContentType(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_type"),
             Self::ContentEncoding(_) => (S::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
-            Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
+            Self::Busy { .. } | Self::RateLimit(_) => (S::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
             Self::EngineDied { .. } => (S::INTERNAL_SERVER_ERROR, "engine_died"),
             Self::DownloadFailed(_) => (S::BAD_GATEWAY, "download_failed"),
             Self::Engine { .. } | Self::DrawingFailed { .. } | Self::ForEngineProcess => {
@@ -323,7 +332,9 @@ impl Error {
             | Self::Failed(Failure::Changed(_) | Failure::Lost(_) | Failure::QueueTime(_)) => {
                 Some(1)
             }
-            Self::EngineSuspended { after, .. } => Some(seconds(*after)),
+            Self::EngineSuspended { after, .. } | Self::RateLimit(Exceeded { after, .. }) => {
+                Some(seconds(*after))
+            }
             _ => None,
         }
     }
@@ -488,6 +499,12 @@ impl From<Rejected> for Error {
             Rejected::QueueFull { limit } => Self::Busy { limit },
             Rejected::Ended => Self::engine(rejected),
         }
+    }
+}
+
+impl From<Exceeded> for Error {
+    fn from(exceeded: Exceeded) -> Self {
+        Self::RateLimit(exceeded)
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod api_keys;
 pub(crate) mod body;
+pub(crate) mod client;
 pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod error_format;

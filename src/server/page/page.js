@@ -20,6 +20,9 @@ import * as settings from './settings.js';
 import * as sidebar from './sidebar.js';
 import * as tokens from './tokens.js';
 
+// It says that this script does not run.
+by('refused').remove();
+
 const RETRY_MS = 4000;
 const NOT_KEPT = 'This browser keeps nothing for this page: chats are gone when it is left. Export those you need.';
 

@@ -330,7 +330,9 @@ impl Pool {
     /// A snapshot of each model. Models without a description are described from their files.
     pub(super) async fn described(&self) -> Vec<ModelSnapshot> {
         let mut infos = Vec::new();
-        for (name, place) in self.all() {
+        let client = RequestContext::current().client();
+        let permitted = self.all().into_iter();
+        for (name, place) in permitted.filter(|(name, _)| client.may_use(name)) {
             self.describe(&place).await;
             infos.push(place.info(&name));
         }
@@ -339,7 +341,7 @@ impl Pool {
 
     /// A snapshot of one model, described as in `described`.
     pub(super) async fn info(&self, name: &str) -> Result<ModelSnapshot, Error> {
-        let (name, place) = self.entry(name)?;
+        let (name, place) = self.entry(&self.own_name(name)?)?;
         self.describe(&place).await;
         Ok(place.info(&name))
     }

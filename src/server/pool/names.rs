@@ -55,7 +55,7 @@ impl Pool {
     }
 
     pub(crate) fn own_name(&self, name: &str) -> Result<String, Error> {
-        Ok(self.entry(name)?.0)
+        permitted(self.entry(name)?.0)
     }
 
     /// The own name of the model that answers a request with this name. Where one model is served, not a folder of
@@ -68,14 +68,27 @@ impl Pool {
         let is_only = is_only && self.config.lora_dir.is_none();
         let only = places.keys().next().filter(|_| is_only).cloned();
         drop(places);
-        match (self.own_name(name), only) {
+        match (self.entry(name), only) {
             (Err(_), Some(only)) => {
                 RequestContext::current().set_substituted_model(name, &only);
-                Ok(only)
+                permitted(only)
             }
-            (found, _) => found,
+            (found, _) => permitted(found?.0),
         }
     }
+}
+
+/// A model by its own name, if the client of the request may use it.
+fn permitted(model: String) -> Result<String, Error> {
+    let client = RequestContext::current().client();
+    if client.may_use(&model) {
+        return Ok(model);
+    }
+    let (client, model) = (client.in_words(), quoted(&model));
+    Err(Error::Forbidden {
+        code: "model_not_allowed",
+        message: format!("{client} may not use the model `{model}`"),
+    })
 }
 
 fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {

@@ -21,14 +21,20 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
         Err(LoadError::new("no"))
     });
     let pool = pool(loader);
-    let all = (0..32).map(|_| pool.get("some"));
+    let all = (0..32).map(|_| RequestContext::detached().scope(pool.get("some")));
     let all = futures_util::future::join_all(all).await;
     assert!(
         all.iter()
             .all(|got| matches!(got, Err(Error::LoadFailed { .. })))
     );
     assert_eq!(n_loads.load(Ordering::SeqCst), 1);
-    assert!(pool.get("default").await.is_err(), "the only model");
+    assert!(
+        RequestContext::detached()
+            .scope(pool.get("default"))
+            .await
+            .is_err(),
+        "the only model"
+    );
     assert_eq!(n_loads.load(Ordering::SeqCst), 2);
     let info = &pool.infos()[0];
     assert_eq!(
@@ -37,7 +43,7 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
     );
     assert!(!pool.unload("some").await.expect("it exists"));
     assert!(matches!(
-        pool.own_name("sone"),
+        RequestContext::detached().enter(|| pool.own_name("sone")),
         Err(Error::UnknownModel { .. })
     ));
     // The only model answers to every name, unless the server is strict.
@@ -55,10 +61,18 @@ async fn a_load_goes_on_when_nobody_waits_for_it() {
         panic!("a loader that panics")
     });
     let pool = pool(loader);
-    let given_up = tokio::time::timeout(Duration::from_millis(10), pool.get("some"));
+    let given_up = tokio::time::timeout(
+        Duration::from_millis(10),
+        RequestContext::detached().scope(pool.get("some")),
+    );
     assert!(given_up.await.is_err());
     assert_eq!(pool.infos()[0].state, "loading");
-    assert!(pool.get("some").await.is_err());
+    assert!(
+        RequestContext::detached()
+            .scope(pool.get("some"))
+            .await
+            .is_err()
+    );
     assert_eq!(n_loads.load(Ordering::SeqCst), 1);
     assert_eq!(pool.infos()[0].state, "not loaded");
 }

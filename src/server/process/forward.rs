@@ -16,7 +16,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
 
 use super::EngineProcess;
-use crate::http::context::{OWNER_HEADER, RequestContext};
+use crate::http::context::{CLIENT_HEADER, RequestContext};
 use crate::http::error::Error;
 use crate::http::error_format::ErrorFormat;
 use crate::http::transport::{self, MAX_BODY_BYTES, StreamFraming, send};
@@ -48,8 +48,8 @@ pub(crate) async fn forwarded(
     }
     let host = HeaderValue::from_static("localhost");
     sent.headers_mut().insert(header::HOST, host);
-    if let Ok(owner) = HeaderValue::from_str(&record.owner()) {
-        sent.headers_mut().insert(OWNER_HEADER, owner);
+    if let Some(client) = record.client_header() {
+        sent.headers_mut().insert(CLIENT_HEADER, client);
     }
     let runtime = runtime.unwrap_or_else(Handle::current);
     let connections = Arc::clone(&process.connections);

@@ -18,6 +18,7 @@ use super::input::check_ids;
 use super::object_fields::ObjectFields;
 use super::response_format::{ConstraintFields, ConstraintSpec};
 use super::sampling::SamplingFields;
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, invalid, quoted, refuse};
 use crate::request::lab::{LabField, LabRequest};
 use crate::served::DEFAULT_MODEL;
@@ -355,6 +356,14 @@ impl GenerationParams {
         check_ids("stop_token_ids", &stop_tokens, served)?;
         let fits = served.handle.check_prompt(prompt.len());
         fits.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
+        let client = RequestContext::current().client();
+        let most = client.limits.max_tokens.map(|most| u64::from(most.get()));
+        if let (Some(most), Some(found)) = (most, self.max_tokens())
+            && found > most
+        {
+            let (field, client) = (self.token_limit().0, client.in_words());
+            return refuse(field, format!(" is {found}, {client} may ask for {most}"));
+        }
         Ok(Request {
             prompt: prompt.to_vec(),
             media: None,

@@ -371,14 +371,15 @@ impl LabRequest {
 
     /// The result as JSON for a response.
     pub fn json(&self, result: &LabResult, served: &ServedModel) -> Value {
-        self.written(result, served, &WANTED, |report| json!(report))
+        self.written(result, "", served, &WANTED, |report| json!(report))
     }
 
     /// The result as JSON text for a response. It is made on a thread of its own, because it takes long: features of
-    /// autoencoders, a file, megabytes of text. If the caller does not wait any more, the work ends.
+    /// autoencoders, a file, which is of `owner`, megabytes of text. If the caller does not wait any more, the work ends.
     pub(crate) async fn text(
         self: &Arc<Self>,
         result: LabResult,
+        owner: String,
         served: &Arc<ServedModel>,
     ) -> Result<JsonText, Error> {
         let turn = TURNS.acquire().await.map_err(Error::engine)?;
@@ -387,7 +388,9 @@ impl LabRequest {
         let (request, served) = (Arc::clone(self), Arc::clone(served));
         let work = move || {
             let _turn = turn;
-            request.written(&result, &served, &is_over, |report| json_text(report))
+            request.written(&result, &owner, &served, &is_over, |report| {
+                json_text(report)
+            })
         };
         let written = tokio::task::spawn_blocking(work).await;
         written.map_err(Error::engine)
@@ -396,6 +399,7 @@ impl LabRequest {
     fn written<T>(
         &self,
         result: &LabResult,
+        owner: &str,
         served: &ServedModel,
         is_over: &AtomicBool,
         write: impl FnOnce(&Report<'_>) -> T,
@@ -414,6 +418,7 @@ impl LabRequest {
         let kept = kept.map(|store| {
             let arrays: Vec<NamedArray<'_>> = values.iter().flat_map(Shown::arrays).collect();
             store.save(
+                owner,
                 self.format,
                 &arrays,
                 &self.metadata(result, &values, served),

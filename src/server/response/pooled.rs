@@ -37,9 +37,10 @@ pub(crate) async fn results(
     let n = passages.len();
     let record = RequestContext::current();
     record.model(&served.name);
-    let receivers = served
-        .handle
-        .submit_passages(passages, lab, record.adapter().as_deref());
+    let n_tokens = passages.iter().map(|passage| passage.tokens.len()).sum();
+    record.take_tokens(&served.rates, n_tokens)?;
+    let handle = served.handle.of_client(record.client().of_engine());
+    let receivers = handle.submit_passages(passages, lab, record.adapter().as_deref());
     let receivers = receivers.map_err(|rejected| {
         Error::from(rejected)
             .with_trained_length(served)

@@ -181,12 +181,23 @@ impl RunningCompletions {
     ) -> Result<Self, Error> {
         let n_open = requests.len() as u32;
         let record = RequestContext::current();
+        let client = record.client();
+        let most = client.limits.max_tokens.map(|most| most.get() as usize);
         for request in &mut requests {
+            if let Some(most) = most {
+                let wanted = request.max_tokens.unwrap_or(most);
+                request.max_tokens = Some(wanted.min(most));
+            }
             request.adapters = request.adapters.take().or_else(|| record.adapter());
         }
         record.model(&served.name);
         let mut events = SelectAll::new();
-        let submitted = served.handle.submit_all(requests);
+        // The completions of a prompt share it.
+        let own = requests.iter().filter(|request| request.choice == 0);
+        let n_tokens = own.map(|request| request.prompt.len()).sum();
+        record.take_tokens(&served.rates, n_tokens)?;
+        let handle = served.handle.of_client(client.of_engine());
+        let submitted = handle.submit_all(requests);
         let submitted =
             submitted.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;
         for (choice, mut own) in (0..).zip(submitted) {
@@ -352,7 +363,10 @@ impl RunningCompletions {
             Event::Progress(progress) => StreamEvent::Progress(progress),
             Event::Ended(token) => StreamEvent::Ended(token),
             Event::Lab(result) => match &self.lab {
-                Some((request, served)) => StreamEvent::Lab(request.text(*result, served).await?),
+                Some((request, served)) => {
+                    let owner = self.record.owner();
+                    StreamEvent::Lab(request.text(*result, owner, served).await?)
+                }
                 None => StreamEvent::Values(result),
             },
             Event::Text { text, tokens } => {

@@ -34,6 +34,8 @@ pub struct Graph {
     scratch: Cell<Option<ScratchId>>,
     /// The scheduler on which it is allocated, if it is its own.
     scheduler: OnceCell<Scheduler>,
+    /// Values that pass from one device to another.
+    pub(in crate::ggml) n_copies: Cell<u64>,
     /// The views that can be moved.
     pub(in crate::ggml) movable: RefCell<Vec<MovableView>>,
 }
@@ -56,6 +58,7 @@ impl Graph {
             scopes: Scopes::default(),
             scratch: Cell::default(),
             scheduler: OnceCell::new(),
+            n_copies: Cell::new(0),
             movable: RefCell::default(),
         })
     }

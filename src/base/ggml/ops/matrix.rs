@@ -22,7 +22,10 @@ impl Graph {
             );
         }
         // SAFETY: shapes, types and layout were checked above.
-        append!(self, "mul_mat", sys::ggml_mul_mat, [a, b])
+        let product = append!(self, "mul_mat", sys::ggml_mul_mat, [a, b])?;
+        // SAFETY: the node is a matrix product.
+        unsafe { sys::shim_product_in_bf16(product.as_ptr()) };
+        Ok(product)
     }
 
     /// Requests f32 accumulation in a matrix product; some devices otherwise accumulate in f16.
@@ -57,7 +60,10 @@ impl Graph {
         }
         self.bounded("mul_mat_id", ids, sa[2])?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
-        append!(self, "mul_mat_id", sys::ggml_mul_mat_id, [a, b, ids])
+        let product = append!(self, "mul_mat_id", sys::ggml_mul_mat_id, [a, b, ids])?;
+        // SAFETY: the node is a matrix product.
+        unsafe { sys::shim_product_in_bf16(product.as_ptr()) };
+        Ok(product)
     }
 
     /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` selects; f32.

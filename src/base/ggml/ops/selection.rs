@@ -109,6 +109,21 @@ impl Graph {
         )
     }
 
+    /// The indices of the `k` largest elements of each row of `a [n, m]`, in no order -> `[k, m]`, i32, bounded by n. Of a row
+    /// with elements that are no number they have no meaning.
+    pub fn highest(&self, a: &Tensor, k: u64) -> Result<Tensor, Error> {
+        const OP: &str = "highest";
+        self.float(OP, a, true)?;
+        let n = a.shape()[0];
+        if k == 0 || k > n || n > i32::MAX as u64 {
+            return fault(OP, format!("{k} places of {a:?}"));
+        }
+        // SAFETY: type, layout and sizes were checked.
+        let places = append!(self, OP, sys::ggml_top_k, [a], k as i32)?;
+        self.bound(&places, n);
+        Ok(places)
+    }
+
     /// 0 at the `k` largest elements of each row of `a [n, m]`, else `other`. Contiguous f32.
     pub fn largest(&self, a: &Tensor, k: u64, other: f32) -> Result<Tensor, Error> {
         const OP: &str = "largest";
@@ -120,9 +135,7 @@ impl Graph {
         let others = self.fill(&self.reshape(a, [1, n, m, 1])?, other)?;
         // Selecting needs ordered numbers; clamping turns NaN into the largest one.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
-        // SAFETY: type, layout and sizes were checked.
-        let places = append!(self, OP, sys::ggml_top_k, [a], k as i32)?;
-        self.bound(&places, n);
+        let places = self.highest(a, k)?;
         let of_places = self.view(&others, [1, k, m, 1], [4, 4 * n as usize, 4], 0)?;
         let zeros = self.fill(&self.cont(&of_places)?, 0.0)?;
         let written = self.put_rows(&others, &zeros, &places)?;

@@ -17,6 +17,7 @@ use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::lock::lock;
 
 use super::{Error, GGUF, VectorContent, opened, read};
+use crate::artifacts::owner::{Viewer, file_name, owner_and_id};
 
 const MAX_ID: usize = 64;
 /// Maximum number of files that requests send.
@@ -25,7 +26,7 @@ const MAX_FILES: usize = 1000;
 /// A file with vectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StoredVectors {
-    /// The id of the file.
+    /// The id of the file; of another owner's, with that name before it: `OWNER~ID`.
     pub id: String,
     /// `directions`, `sae` or `translators`.
     pub kind: &'static str,
@@ -133,9 +134,19 @@ impl VectorStore {
         named.collect()
     }
 
-    fn path(&self, id: &str) -> Option<PathBuf> {
+    fn path(&self, viewer: Viewer<'_>, id: &str) -> Option<PathBuf> {
         let given = self.given.get(id).cloned();
-        given.or_else(|| self.sent().remove(id))
+        given.or_else(|| self.sent_path(viewer, id))
+    }
+
+    /// The file of an id that a request sent: one of the viewer, or, with its owner before the id, of another.
+    fn sent_path(&self, viewer: Viewer<'_>, id: &str) -> Option<PathBuf> {
+        let (owner, _) = owner_and_id(id);
+        let mut sent = self.sent();
+        match owner {
+            "" => sent.remove(&file_name(viewer.owner, id)),
+            owner => sent.remove(id).filter(|_| viewer.sees(owner)),
+        }
     }
 
     fn content(&self, path: &Path) -> Result<Arc<VectorContent>, Error> {
@@ -154,17 +165,17 @@ impl VectorStore {
         Ok(content)
     }
 
-    /// The content of the file of this id.
-    pub fn get(&self, id: &str) -> Result<Arc<VectorContent>, String> {
-        let Some(path) = self.path(id) else {
+    /// The content of the file of this id, if it is there for `viewer`.
+    pub fn get(&self, viewer: Viewer<'_>, id: &str) -> Result<Arc<VectorContent>, String> {
+        let Some(path) = self.path(viewer, id) else {
             let shown: String = id.chars().take(MAX_ID).collect();
             return Err(format!("there is no vector `{shown}`"));
         };
         self.content(&path).map_err(|error| error.to_string())
     }
 
-    /// All files in the order of their ids.
-    pub fn list(&self) -> Vec<StoredVectors> {
+    /// All files that are there for `viewer`, in the order of their ids.
+    pub fn list(&self, viewer: Viewer<'_>) -> Vec<StoredVectors> {
         let given = self
             .given
             .iter()
@@ -176,9 +187,19 @@ impl VectorStore {
         let all: BTreeMap<String, (PathBuf, bool)> = sent.chain(given).collect();
         let paths: BTreeSet<&PathBuf> = all.values().map(|(path, _)| path).collect();
         self.headers().retain(|path, _| paths.contains(path));
-        let all = all.iter();
-        all.filter_map(|(id, (path, given))| self.stored(id, path, *given))
-            .collect()
+        let shown = all.iter().filter_map(|(name, (path, given))| {
+            let (owner, id) = match given {
+                true => ("", name.as_str()),
+                false => owner_and_id(name),
+            };
+            let id = match owner == viewer.owner || *given {
+                true => id,
+                false => name,
+            };
+            let is_shown = *given || viewer.sees(owner);
+            is_shown.then(|| self.stored(id, path, *given)).flatten()
+        });
+        shown.collect()
     }
 
     fn headers(&self) -> MutexGuard<'_, Headers> {
@@ -207,13 +228,13 @@ impl VectorStore {
         })
     }
 
-    /// Stores a file under an id: the bytes of a GGUF or safetensors file. It replaces a file that an earlier request
+    /// Stores a file of `owner` under an id: the bytes of a GGUF or safetensors file. It replaces a file that an earlier request
     /// sent.
     ///
     /// # Errors
     /// The id is malformed or that of a file that was given, the bytes have no vectors, all files together would
     /// exceed the limit, or the file cannot be written.
-    pub fn save(&self, id: &str, bytes: &[u8]) -> Result<StoredVectors, SaveError> {
+    pub fn save(&self, owner: &str, id: &str, bytes: &[u8]) -> Result<StoredVectors, SaveError> {
         let Some(folder) = &self.folder else {
             return Err(SaveError::Id("this server stores no vectors".into()));
         };
@@ -228,7 +249,8 @@ impl VectorStore {
         }
         let _changing = self.changing();
         let mut others = self.sent();
-        others.remove(id);
+        let name = file_name(owner, id);
+        others.remove(&name);
         if others.len() >= MAX_FILES {
             let message = format!("there are {MAX_FILES} files already, which is the limit");
             return Err(SaveError::Content(message));
@@ -253,7 +275,7 @@ impl VectorStore {
         // The file has a name that is not found until its content is checked.
         let unknown = folder.join("unknown");
         fs::create_dir_all(&unknown)?;
-        let check = unknown.join(format!("{id}.{ending}"));
+        let check = unknown.join(format!("{name}.{ending}"));
         atomic_file::write(OutputPath::replacing(&check), bytes)?;
         if let Err(error) = read(&check) {
             fs::remove_file(&check)?;
@@ -262,10 +284,10 @@ impl VectorStore {
             let message = message.strip_prefix(&prefix).unwrap_or(&message);
             return Err(SaveError::Content(message.to_owned()));
         }
-        let path = folder.join(format!("{id}.{ending}"));
+        let path = folder.join(format!("{name}.{ending}"));
         fs::rename(&check, &path)?;
         // A file in the other format would be a second file of the same id.
-        let _ = fs::remove_file(folder.join(format!("{id}.{other}")));
+        let _ = fs::remove_file(folder.join(format!("{name}.{other}")));
         let stored = self.stored(id, &path, false);
         stored.ok_or_else(|| SaveError::Io(std::io::ErrorKind::NotFound.into()))
     }
@@ -274,10 +296,10 @@ impl VectorStore {
         lock(&self.changing)
     }
 
-    /// Removes a file that a request sent. Returns whether it existed.
-    pub fn remove(&self, id: &str) -> bool {
+    /// Removes a file that a request sent, if it is there for `viewer`. Returns whether it was.
+    pub fn remove(&self, viewer: Viewer<'_>, id: &str) -> bool {
         let _changing = self.changing();
-        let path = self.sent().remove(id);
+        let path = self.sent_path(viewer, id);
         path.is_some_and(|path| fs::remove_file(path).is_ok())
     }
 }
@@ -308,9 +330,9 @@ mod tests {
         let own = folder.path().join("vectors");
         let vectors = VectorStore::new(&[], Some(own.clone()), 1 << 20).expect("no names");
         for id in ["a", "b"] {
-            vectors.save(id, &bytes).expect("it fits");
+            vectors.save("", id, &bytes).expect("it fits");
         }
-        assert_eq!(vectors.list().len(), 2);
+        assert_eq!(vectors.list(Viewer::ALL).len(), 2);
         assert_eq!(vectors.headers().len(), 2);
         // A file of the same time and size is not read again.
         let path = own.join("a.safetensors");
@@ -320,17 +342,64 @@ mod tests {
         fs::write(&path, vec![0; bytes.len()]).expect("written");
         let file = fs::File::options().write(true).open(&path).expect("there");
         file.set_modified(written).expect("set");
-        assert_eq!(vectors.list().len(), 2);
-        assert!(vectors.remove("a") && vectors.list().len() == 1);
+        assert_eq!(vectors.list(Viewer::ALL).len(), 2);
+        assert!(vectors.remove(Viewer::ALL, "a") && vectors.list(Viewer::ALL).len() == 1);
         assert_eq!(vectors.headers().len(), 1);
         for i in 1..MAX_FILES {
             fs::write(own.join(format!("f{i}.safetensors")), "").expect("written");
         }
         let refused = vectors
-            .save("more", &bytes)
+            .save("", "more", &bytes)
             .expect_err("too many")
             .to_string();
         assert!(refused.contains("1000 files"), "{refused}");
-        vectors.save("b", &bytes).expect("it replaces one");
+        vectors.save("", "b", &bytes).expect("it replaces one");
+    }
+
+    #[test]
+    fn an_id_is_that_of_its_owner() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let bytes = |value: f32| {
+            let row = NamedArray {
+                name: "direction.1".into(),
+                shape: vec![2],
+                elements: Elements::F32(&[value, 2.0]),
+            };
+            let path = folder.path().join("one.safetensors");
+            let none = serde_json::Map::new();
+            let target = OutputPath::replacing(&path);
+            arrays::write(target, ArrayFormat::Safetensors, &[row], &none).expect("written");
+            fs::read(&path).expect("readable")
+        };
+        let own = folder.path().join("vectors");
+        let given = folder.path().join("given.safetensors");
+        fs::write(&given, bytes(9.0)).expect("written");
+        let vectors = VectorStore::new(&[given], Some(own), 1 << 20).expect("no names");
+        let of = |owner| Viewer {
+            owner,
+            sees_all: false,
+        };
+        let first = |viewer, id: &str| match vectors.get(viewer, id).as_deref() {
+            Ok(VectorContent::Directions(all)) => all.of([], "layers.1.x").map(|row| row[0]),
+            _ => None,
+        };
+        vectors.save("a", "v", &bytes(1.0)).expect("it fits");
+        vectors.save("b.c", "v", &bytes(2.0)).expect("it fits");
+        assert_eq!(first(of("a"), "v"), Some(1.0));
+        assert_eq!(first(of("b.c"), "v"), Some(2.0));
+        for (viewer, id) in [("c", "v"), ("", "v"), ("a", "b.c~v"), ("", "a~v")] {
+            assert_eq!(first(of(viewer), id), None, "{viewer} {id}");
+            assert!(!vectors.remove(of(viewer), id), "{viewer} {id}");
+        }
+        assert_eq!(first(Viewer::ALL, "a~v"), Some(1.0));
+        assert_eq!(first(of("c"), "given"), Some(9.0));
+        let ids = |viewer| -> Vec<String> {
+            let all = vectors.list(viewer).into_iter();
+            all.map(|stored| stored.id).collect()
+        };
+        assert_eq!(ids(of("a")), ["v", "given"]);
+        assert_eq!(ids(Viewer::ALL), ["a~v", "b.c~v", "given"]);
+        assert!(vectors.save("a", "b.c~v", &bytes(3.0)).is_err());
+        assert!(vectors.remove(Viewer::ALL, "a~v") && first(of("a"), "v").is_none());
     }
 }

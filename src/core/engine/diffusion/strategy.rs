@@ -220,7 +220,7 @@ impl Strategy for DiffusionStrategy {
         };
         // Each position of each step has random numbers of its own.
         let draw = (self.n_steps * self.settings.length + at) as u64;
-        let token = self.sampler.sample_draw(draw, row.logits, None)?;
+        let token = self.sampler.sample_draw(draw, row.logits)?;
         let logprobs = Logprobs::new(row.logits)?;
         let logprob = logprobs.of(token).unwrap_or(f64::NEG_INFINITY);
         let rank = match self.settings.remasking {

@@ -8,15 +8,16 @@ use proptest::prelude::*;
 
 use super::DiffusionModel;
 use crate::engine::Remasking;
-use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
+use crate::engine::client::{Client, QueuePermit};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
-use crate::engine::event_sender::QueuePermit;
 use crate::engine::submission::Decoding;
 use crate::engine::tests as shared;
 use crate::engine::{Event, Events, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{
-    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, PassRow,
+    PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -66,7 +67,7 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(model::Error::Internal("poison".into()));
@@ -89,7 +90,9 @@ impl Compute for Fake {
             .zip(&batch.outputs)
             .filter(|(_, wanted)| **wanted);
         let rows = wanted.map(|((id, position), _)| logits(&self.texts[id].1, *position as usize));
-        rows.for_each(|row| each(&row, &[]));
+        for (at, row) in rows.enumerate() {
+            sink.rows(&[(at, PassRow::of(&row))]);
+        }
         Ok(())
     }
 
@@ -228,7 +231,7 @@ fn naively(request: &Request, config: &DiffusionModel) -> (Vec<u32>, Vec<Vec<usi
                 }
                 z[MASK as usize] = f32::NEG_INFINITY;
                 let draw = (all.len() * n + i) as u64;
-                let token = sampler.sample_draw(draw, &z, None).expect("good logits");
+                let token = sampler.sample_draw(draw, &z).expect("good logits");
                 let max = z.iter().copied().fold(f32::MIN, f32::max);
                 let e: Vec<f64> = z.iter().map(|z| f64::from(z - max).exp()).collect();
                 let total: f64 = e.iter().sum();
@@ -312,7 +315,7 @@ fn request(prompt: &[u32], n: usize, diffusion: DiffusionOptions) -> Request {
 fn submit(engine: &mut EngineLoop<Fake>, shift: usize, request: Request) -> Events {
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
-    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+    let permit = QueuePermit::take(&Arc::default(), &Client::default(), 1).expect("free");
     let decoding = Decoding::Diffusion(sampler, settings);
     let (submitted, receiver) = shared::submitted(request, decoding, &permit);
     engine.enqueue(submitted);

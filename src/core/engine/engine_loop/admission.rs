@@ -1,5 +1,6 @@
 //! How a request becomes active and waiting again: enqueued, admitted, preempted, reaped.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,15 +9,16 @@ use crate::model::{CachedPrefix, EncodedMedia, SequenceId};
 
 use super::super::answer_stream::AnswerStream;
 use super::super::autoregressive::AutoregressiveStrategy;
+use super::super::client::QueuePermit;
 use super::super::compute::{BLOCK, Compute};
 use super::super::contrastive::ContrastiveStrategy;
 use super::super::diffusion::DiffusionStrategy;
 use super::super::event::Failure;
-use super::super::event_sender::QueuePermit;
 use super::super::pooling::PoolingStrategy;
 use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
+use super::super::stats;
 use super::super::strategy::Strategy;
 use super::super::submission::{CheckedRequest, Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
@@ -84,6 +86,7 @@ impl<C: Compute> EngineLoop<C> {
         }
         sequence.is_changed = is_changed;
         sequence.priority = request.priority;
+        self.enter(sequence.answer.client());
         self.queue.push_back(EngineRequest { sequence, strategy });
     }
 
@@ -117,21 +120,72 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Starts waiting completions as far as the cache has room.
     pub(super) fn admit(&mut self) {
-        while !self.queue.is_empty() && !self.free_ids.is_empty() {
-            let Some(at) = self.next_waiting() else {
-                return;
+        while !self.queue.is_empty() {
+            let at = match self.free_ids.is_empty() {
+                true => None,
+                false => self.next_waiting(),
             };
-            let (Some(mut request), Some(id)) = (self.queue.remove(at), self.free_ids.pop()) else {
-                return;
-            };
-            self.start(&mut request, id);
-            self.active.push(request);
+            match at {
+                Some(at) => {
+                    let (Some(mut request), Some(id)) =
+                        (self.queue.remove(at), self.free_ids.pop())
+                    else {
+                        return;
+                    };
+                    self.start(&mut request, id);
+                    self.active.push(request);
+                }
+                None => match self.in_the_way() {
+                    Some(at) => self.preempt(at),
+                    None => return,
+                },
+            }
         }
     }
 
-    /// The waiting completion that starts next: of those of the first priority, of the request with the fewest active
-    /// completions, so that one with many does not keep others waiting, and of these the first that came. It waits while an active one reads its
-    /// prefix. None if there is no room for it.
+    /// Counts a request of a client that may have none.
+    fn enter(&mut self, client: &Arc<str>) {
+        let requests = self.queue.iter().chain(&self.active);
+        let sequences = requests.map(|request| &request.sequence);
+        let sequences = sequences.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
+        let of = |sequence: &Sequence| Arc::clone(sequence.answer.client());
+        let present: BTreeSet<Arc<str>> = sequences.map(of).collect();
+        if !present.contains(client) {
+            self.turns.enter(client, &present);
+        }
+    }
+
+    /// The active completion that gives its place to the first waiting one: the latest of the client with the most of them,
+    /// where the client of the waiting one has none. What it has computed stays in the prefix cache until it is evicted.
+    fn in_the_way(&self) -> Option<usize> {
+        // Without a prefix cache, all that it has computed would be lost.
+        self.model.n_free_blocks()?;
+        let waiting = &self.queue[*self.in_turn().first()?].sequence;
+        let n_active = self.n_active_of_clients();
+        if waiting.unencoded().is_some() || n_active.contains_key(waiting.answer.client()) {
+            return None;
+        }
+        let (most, _) = n_active
+            .into_iter()
+            .filter(|(_, n)| *n > 1)
+            .max_by_key(|(_, n)| *n)?;
+        let of_most = |request: &EngineRequest| request.sequence.answer.client() == &most;
+        self.active.iter().rposition(of_most)
+    }
+
+    /// The number of active completions of each client that has some.
+    fn n_active_of_clients(&self) -> BTreeMap<Arc<str>, usize> {
+        let active = self.active.iter().map(|request| &request.sequence);
+        let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
+        let mut all = BTreeMap::new();
+        for sequence in active {
+            *all.entry(Arc::clone(sequence.answer.client())).or_default() += 1;
+        }
+        all
+    }
+
+    /// The waiting completion that starts next, as [`Self::in_turn`] says. It waits while an active one reads its prefix. None
+    /// if there is no room for it.
     fn next_waiting(&mut self) -> Option<usize> {
         for at in self.in_turn() {
             let n_positions = self.queue[at].sequence.n_positions();
@@ -146,16 +200,23 @@ impl<C: Compute> EngineLoop<C> {
         None
     }
 
-    /// The places of the waiting completions in the order in which they are to start.
+    /// The places of the waiting completions in the order in which they are to start: those of clients with nothing active,
+    /// of clients for which the fewest tokens were computed, of the first priority, of requests with the fewest active
+    /// completions, and of these the first that came. So neither a client with many requests nor a request with many
+    /// completions keeps others waiting.
     fn in_turn(&self) -> Vec<usize> {
         let active = self.active.iter().map(|request| &request.sequence);
         let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
         let active: Vec<*const QueuePermit> = active.map(|s| s.answer.permit()).collect();
+        let n_active_of_clients = self.n_active_of_clients();
         let turn = |at: &usize| {
             let sequence = &self.queue[*at].sequence;
+            let client = sequence.answer.client();
+            let is_active = n_active_of_clients.contains_key(client);
             let own = sequence.answer.permit();
             let n_active = active.iter().filter(|permit| **permit == own).count();
-            (sequence.priority, n_active)
+            let computed = self.turns.computed(client);
+            (is_active, computed, sequence.priority, n_active)
         };
         let mut in_turn: Vec<usize> = (0..self.queue.len()).collect();
         in_turn.sort_by_cached_key(turn);
@@ -203,11 +264,14 @@ impl<C: Compute> EngineLoop<C> {
         let sequence = &mut request.sequence;
         sequence.prepare(id, &mut self.model);
         let n_tokens = sequence.tokens.len();
+        let client = Arc::clone(sequence.answer.client());
         if self.model.n_free_blocks().is_none() || !request.strategy.reuses_prefix() {
+            self.turns.charge(&client, n_tokens);
             tracing::debug!(sequence = id, n_tokens, "starts");
             return sequence.start(id, &CachedPrefix::default(), Vec::new());
         }
         let known = self.model.resume(id, sequence.reusable());
+        self.turns.charge(&client, n_tokens - known.n_cached);
         tracing::debug!(
             sequence = id,
             n_tokens,
@@ -261,6 +325,7 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn preempt(&mut self, at: usize) {
         let mut request = self.active.remove(at);
         tracing::debug!(sequence = request.sequence.id, "preempted");
+        stats::count(&self.stats.n_preempted, 1);
         self.release(&request.sequence);
         request.sequence.suspend();
         self.queue.push_front(request);

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
+use super::client::Turns;
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
 use super::event::{Event, Failure, FinishReason};
@@ -21,11 +22,14 @@ use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, EngineLoad, Stats};
-use super::strategy::{OutputRow, Strategy};
+use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod rows;
 mod step_results;
+
+use rows::{StepSink, deliver};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
@@ -75,6 +79,8 @@ pub(super) struct EngineLoop<C> {
     buffer: Vec<f32>,
     worker: ConstraintWorker,
     n_steps: usize,
+    /// Whose requests start next.
+    turns: Turns,
     stats: Arc<Stats>,
     /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
@@ -111,6 +117,7 @@ impl<C: Compute> EngineLoop<C> {
             buffer: Vec::new(),
             worker: ConstraintWorker::default(),
             n_steps: 0,
+            turns: Turns::default(),
             points: Arc::default(),
             captured_rows: Vec::new(),
             unloaded: Vec::new(),
@@ -141,6 +148,7 @@ impl<C: Compute> EngineLoop<C> {
             is_prefill: sequence.is_prefill,
         });
         let blocks = self.n_blocks.zip(free);
+        self.stats.set_work(self.model.work());
         self.stats.set_now(EngineLoad {
             n_waiting: self.queue.len(),
             active: active.collect(),
@@ -219,7 +227,7 @@ impl<C: Compute> EngineLoop<C> {
         self.encode();
         self.admit();
         // Progress of requests that became active.
-        self.deliver();
+        self.deliver_unless_held();
         if self.active.is_empty() && self.awaiting_lens.is_empty() {
             return;
         }
@@ -241,18 +249,20 @@ impl<C: Compute> EngineLoop<C> {
                 self.end_lens(0, Err(panicked()));
             }
         }
-        self.deliver();
+        self.deliver_unless_held();
         self.stats.set_step(None);
+    }
+
+    /// Delivers the events of all requests, unless that can wait until devices compute the next pass.
+    fn deliver_unless_held(&mut self) {
+        if self.active.is_empty() || !self.model.computes_elsewhere() {
+            self.deliver();
+        }
     }
 
     /// Delivers the events of all requests.
     fn deliver(&mut self) {
-        let awaiting_lens = self.awaiting_lens.iter_mut().map(|(sequence, _)| sequence);
-        let requests = self.active.iter_mut().chain(&mut self.queue);
-        let sequences = requests.map(|request| &mut request.sequence);
-        for sequence in sequences.chain(awaiting_lens) {
-            sequence.answer.deliver();
-        }
+        deliver(&mut self.active, &mut self.queue, &mut self.awaiting_lens);
     }
 
     fn job(&self, request: &EngineRequest) -> Job {
@@ -309,7 +319,20 @@ impl<C: Compute> EngineLoop<C> {
                 n_free_blocks: self.model.n_free_blocks(),
             };
             let mut groups = self.groups();
-            let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
+            let first = |g: &RequestGroup| &self.active[g.members[0]];
+            let mut clients: Vec<&Arc<str>> = Vec::new();
+            let jobs = groups.iter().map(|g| {
+                let own = first(g).sequence.answer.client();
+                let client = clients.iter().position(|one| *one == own);
+                let client = client.unwrap_or_else(|| {
+                    clients.push(own);
+                    clients.len() - 1
+                });
+                Job {
+                    client,
+                    ..self.job(first(g))
+                }
+            });
             let jobs: Vec<Job> = jobs.collect();
             match plan_step(&jobs, &budget, self.n_steps) {
                 StepPlan::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
@@ -351,8 +374,16 @@ impl<C: Compute> EngineLoop<C> {
             let full = "the KV cache has too few blocks";
             return self.end(0, Err(Failure::Computation(full.into())));
         }
+        self.batch.wants_top = !self.batch.wants_hidden && self.tries_top(&groups);
+        if !self.batch.wants_top {
+            self.deliver();
+        }
         let mut faults = vec![None; self.active.len()];
-        match self.forward(&groups, &mut faults) {
+        let before = self.model.work();
+        let computed = self.forward(&groups, &mut faults);
+        let work = self.model.work().since(&before);
+        tracing::trace!(target: "phase", ?work);
+        match computed {
             Ok(()) => self.settle(&groups, faults),
             Err(error) => self.step_failed(&groups, error),
         }
@@ -370,6 +401,14 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
+    /// Whether the highest logits of rows are worth a try for any request of a pass.
+    fn tries_top(&self, groups: &[RequestGroup]) -> bool {
+        groups.iter().any(|group| {
+            let EngineRequest { sequence, strategy } = &self.active[group.members[0]];
+            group.n_rows > 0 && strategy.tries_top(sequence)
+        })
+    }
+
     /// Runs the pass. Each row goes to the requests of its group. `faults` receives the first fault of each
     /// request.
     fn forward(
@@ -377,43 +416,25 @@ impl<C: Compute> EngineLoop<C> {
         groups: &[RequestGroup],
         faults: &mut [Option<Failure>],
     ) -> model::Result<()> {
-        let (active, buffer) = (&mut self.active, &mut self.buffer);
-        let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
+        let of_rows = groups.iter().enumerate();
+        let of_rows = of_rows.flat_map(|(at, group)| std::iter::repeat_n(at, group.n_rows));
         let outputs = self.batch.positions.iter().zip(&self.batch.outputs);
         let places = outputs
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
-        let mut rows = of_rows.zip(places);
-        let captured_rows = &mut self.captured_rows;
-        captured_rows.clear();
-        self.model.forward(&self.batch, &mut |logits, hidden| {
-            let Some((group, (id, position))) = rows.next() else {
-                return;
-            };
-            let first = &active[group.members[0]];
-            let recorder = first.sequence.recorder.as_ref();
-            captured_rows
-                .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
-            let mut row = OutputRow {
-                part: (id - first.sequence.id) as usize,
-                position: position as usize,
-                logits,
-                hidden,
-            };
-            let Some(logits) = first.strategy.logits(&row, buffer) else {
-                return;
-            };
-            row.logits = logits;
-            for i in &group.members {
-                let EngineRequest { sequence, strategy } = &mut active[*i];
-                if faults[*i].is_some() {
-                    continue;
-                }
-                let take = AssertUnwindSafe(|| strategy.take(sequence, &row));
-                let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
-                faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
-            }
-        })
+        let rows: Vec<(usize, (SequenceId, u32))> = of_rows.zip(places).collect();
+        self.captured_rows.clear();
+        let mut sink = StepSink {
+            groups,
+            rows,
+            active: &mut self.active,
+            queue: &mut self.queue,
+            awaiting_lens: &mut self.awaiting_lens,
+            faults,
+            buffer: &mut self.buffer,
+            captured_rows: &mut self.captured_rows,
+        };
+        self.model.forward(&self.batch, &mut sink)
     }
 
     /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed
@@ -434,7 +455,12 @@ impl<C: Compute> EngineLoop<C> {
             let EngineRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
                 Some(failure) => Err(failure),
-                None => strategy.commit(sequence),
+                None => {
+                    if !sequence.is_prefill {
+                        self.turns.charge(sequence.answer.client(), 1);
+                    }
+                    strategy.commit(sequence)
+                }
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::compute::{BLOCK, Compute, LabCompute, RowCallback, SequenceCache};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
 use crate::model::{
     self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab,
-    SequenceId,
+    PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
+use lab_sampling::{RowLogits, TopLogits};
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -35,6 +36,32 @@ pub(super) fn next_token(text: &[u32]) -> u32 {
         hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*token)
     });
     FIRST + (hash >> 7) as u32 % N_TOKENS
+}
+
+/// The tokens of the highest logits: those that sequences have, and all after them.
+static HIGHEST: [u32; (N_VOCAB - FIRST) as usize] = {
+    let mut ids = [0; (N_VOCAB - FIRST) as usize];
+    let mut i = 0;
+    while i < ids.len() {
+        ids[i] = FIRST + i as u32;
+        i += 1;
+    }
+    ids
+};
+
+/// The highest logits of a row.
+fn top_of(row: &[f32]) -> PassRow<'_> {
+    let top = TopLogits {
+        n_vocab: row.len(),
+        ids: &HIGHEST,
+        logits: &row[FIRST as usize..],
+        // The best of 20 outweighs all others.
+        log_sum: 20.0,
+    };
+    PassRow {
+        logits: RowLogits::Top(top),
+        hidden: &[],
+    }
 }
 
 #[derive(Default)]
@@ -84,7 +111,7 @@ impl Compute for Fake {
         Ok(rows.to_vec())
     }
 
-    fn forward(&mut self, batch: &Batch, each: RowCallback<'_>) -> model::Result<()> {
+    fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
@@ -121,7 +148,11 @@ impl Compute for Fake {
         ids.into_iter().for_each(|id| self.remember(id));
         assert!(self.used() <= self.n_blocks, "no more than there is");
         let rows = self.logits.chunks_exact(N_VOCAB as usize);
-        rows.for_each(|row| each(row, &[]));
+        for (at, row) in rows.enumerate() {
+            if !batch.wants_top || !sink.rows(&[(at, top_of(row))]).is_empty() {
+                sink.rows(&[(at, PassRow::of(row))]);
+            }
+        }
         Ok(())
     }
 

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::client::{Client, QueuePermit};
 use super::engine_loop::EngineLoop;
-use super::event_sender::{EventSender, QueuePermit};
+use super::event_sender::EventSender;
 use super::lab::CompiledLab;
 use super::submission::{CheckedRequest, Decoding, Order, Submitted};
 use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
@@ -65,7 +66,7 @@ fn submit_with(
     request: Request,
     lab: Option<CompiledLab>,
 ) -> Events {
-    let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+    let permit = QueuePermit::take(&Arc::default(), &Client::default(), 1).expect("free");
     submit_as(engine, request, lab, &permit)
 }
 
@@ -178,7 +179,7 @@ fn an_unloaded_adapter_is_freed_when_no_request_uses_it() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let prompt = prompt(20);
     let order = |scales: &[f32]| {
-        let permit = QueuePermit::take(&Arc::default(), 1).expect("free");
+        let permit = QueuePermit::take(&Arc::default(), &Client::default(), 1).expect("free");
         let request = request(&prompt, 5);
         let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
         let decoding = Decoding::Autoregressive(sampler);
@@ -594,7 +595,8 @@ fn of_waiting_requests_those_of_a_lower_number_start_first() {
 fn a_request_with_many_completions_leaves_places_for_others() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let places = Arc::default();
-    let permit = QueuePermit::take(&places, 2).expect("free");
+    let client = Client::default();
+    let permit = QueuePermit::take(&places, &client, 2).expect("free");
     let length = |i: u32| 4 + i as usize;
     let mut many: Vec<_> = (0..12)
         .map(|i| {
@@ -603,7 +605,7 @@ fn a_request_with_many_completions_leaves_places_for_others() {
         })
         .collect();
     assert!(
-        QueuePermit::take(&places, 2).is_some(),
+        QueuePermit::take(&places, &client, 2).is_ok(),
         "they take one place"
     );
     drop(permit);
@@ -628,7 +630,95 @@ fn a_request_with_many_completions_leaves_places_for_others() {
     assert!(answers.iter().all(|a| matches!(a.end, Some(Ok(_)))));
     drop((many, engine));
     assert!(
-        QueuePermit::take(&places, 1).is_some(),
+        QueuePermit::take(&places, &client, 1).is_ok(),
         "the place is given back"
     );
+}
+
+/// The steps until the first token of the last of `requests`, which all come at once, and how they all end. The number of
+/// each is that of its client.
+fn steps_to_first(requests: Vec<(usize, Request)>, n_blocks: usize) -> (usize, Vec<Answer>) {
+    let mut engine = EngineLoop::new(fake(n_blocks, 100), tokenizer(), LIMITS);
+    let places = Arc::default();
+    let mut all: Vec<(Events, Answer)> = Vec::new();
+    for (i, (client, request)) in requests.into_iter().enumerate() {
+        if i == 2 * LIMITS.n_parallel {
+            // The first ones are under way.
+            (0..5).for_each(|_| engine.step());
+        }
+        let client = Client {
+            name: client.to_string().into(),
+            queue_share: None,
+        };
+        let permit = QueuePermit::take(&places, &client, 1000).expect("a place");
+        let events = submit_as(&mut engine, request, None, &permit);
+        all.push((events, Answer::default()));
+    }
+    let mut n_steps = 0;
+    while let Some((events, answer)) = all.last_mut()
+        && answer.tokens.is_empty()
+    {
+        engine.step();
+        n_steps += 1;
+        take(events, answer);
+        assert!(n_steps < 10_000, "it never starts");
+    }
+    finish(
+        &mut engine,
+        all.iter_mut().filter(|(_, answer)| answer.end.is_none()),
+    );
+    (n_steps, all.into_iter().map(|(_, answer)| answer).collect())
+}
+
+#[test]
+fn two_hundred_requests_of_one_client_delay_that_of_another_by_one_step() {
+    let many = |i: u32| {
+        let first = [FIRST + i % N_TOKENS, FIRST + i / N_TOKENS];
+        (0, request(&[&first[..], &prompt(30)].concat(), 20))
+    };
+    for n_blocks in [64, 12] {
+        for n in [4, 15] {
+            let own = request(&prompt(n)[1..], 5);
+            let idle = steps_to_first(vec![(1, own.clone())], n_blocks).0;
+            let expected = steps_to_first(vec![(0, own.clone())], n_blocks).1;
+            let mut requests: Vec<(usize, Request)> = (0..200).map(many).collect();
+            let alone = steps_to_first(requests.clone(), n_blocks).1;
+            requests.push((1, own));
+            let (n_steps, answers) = steps_to_first(requests.clone(), n_blocks);
+            assert!(
+                n_steps <= idle + 1,
+                "{n_steps} steps, {idle} of an idle engine"
+            );
+            // It would have to wait if it were one more of the same client.
+            requests.last_mut().expect("it is there").0 = 0;
+            assert!(steps_to_first(requests, n_blocks).0 > 500);
+            // Whoever gave its place to it has the same answer in the end.
+            let tokens =
+                |all: &[Answer]| -> Vec<_> { all.iter().map(|a| a.tokens.clone()).collect() };
+            assert_eq!(tokens(&answers[..200]), tokens(&alone));
+            assert_eq!(tokens(&answers[200..]), tokens(&expected));
+        }
+    }
+}
+
+#[test]
+fn priority_holds_within_a_client() {
+    let with = |client, priority| {
+        let request = Request {
+            priority,
+            ..request(&[FIRST + 2, FIRST + client as u32], 12)
+        };
+        (client, request)
+    };
+    // Six of the first client, the last of them urgent; the other's has a high number and nothing active.
+    let mut requests: Vec<_> = (0..6).map(|_| with(0, 1)).collect();
+    requests.push(with(1, 9));
+    let (n_steps, _) = steps_to_first(requests.clone(), 64);
+    assert!(n_steps <= 2, "{n_steps}");
+    requests.pop();
+    requests.extend([with(0, 5), with(0, 0)]);
+    let urgent = steps_to_first(requests.clone(), 64).0;
+    requests.extend([with(0, 4)]);
+    let other = steps_to_first(requests, 64).0;
+    assert!(urgent < other, "{urgent} {other}");
 }

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::Pool;
+use crate::http::context::RequestContext;
 use crate::http::error::Error;
 use crate::http::file_body::file_body;
 use crate::http::json::Json;
@@ -34,7 +35,8 @@ pub(super) fn id_of(id: Result<Path<String>, PathRejection>) -> String {
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Result<Json, Error> {
-    let all = store(&pool)?.list();
+    let client = RequestContext::current().client();
+    let all = store(&pool)?.list(client.viewer());
     let data: Value = all.iter().map(artifact_json).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
@@ -44,7 +46,9 @@ pub(crate) async fn get(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Error> {
     let id = id_of(id);
-    let (kept, file) = store(&pool)?.open(&id).ok_or_else(|| unknown(&id))?;
+    let client = RequestContext::current().client();
+    let found = store(&pool)?.open(client.viewer(), &id);
+    let (kept, file) = found.ok_or_else(|| unknown(&id))?;
     let name = format!("attachment; filename=\"{}.{}\"", kept.id, kept.format);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
@@ -60,7 +64,8 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json, Error> {
     let id = id_of(id);
-    match store(&pool)?.remove(&id) {
+    let client = RequestContext::current().client();
+    match store(&pool)?.remove(client.viewer(), &id) {
         true => Ok(Json(
             json!({ "id": id, "object": "lab.artifact", "deleted": true }),
         )),

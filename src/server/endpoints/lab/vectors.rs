@@ -11,6 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, json};
 
 use crate::Pool;
+use crate::http::context::RequestContext;
 use crate::http::error::{Error, invalid};
 use crate::http::json::Json;
 use crate::request::fields::{Fields, fields};
@@ -37,7 +38,9 @@ fields! {
 }
 
 pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
-    Json(json!({ "object": "list", "data": pool.config.vectors.list() }))
+    let client = RequestContext::current().client();
+    let all = pool.config.vectors.list(client.viewer());
+    Json(json!({ "object": "list", "data": all }))
 }
 
 pub(crate) async fn keep(
@@ -54,7 +57,8 @@ pub(crate) async fn keep(
             return invalid("vectors", "expected one of `file`, `vector` and `vectors`");
         }
     };
-    let stored = pool.config.vectors.save(&sent.id, &bytes);
+    let owner = RequestContext::current().owner();
+    let stored = pool.config.vectors.save(&owner, &sent.id, &bytes);
     let stored = stored.map_err(|refused| match refused {
         SaveError::Id(message) => Error::invalid_value("id", format!("`id`: {message}")),
         SaveError::Content(message) => Error::invalid_value("vectors", message),
@@ -92,7 +96,8 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json, Error> {
     let id = id_of(id);
-    match pool.config.vectors.remove(&id) {
+    let client = RequestContext::current().client();
+    match pool.config.vectors.remove(client.viewer(), &id) {
         true => Ok(Json(
             json!({ "id": id, "object": "lab.vectors", "deleted": true }),
         )),

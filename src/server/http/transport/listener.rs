@@ -24,14 +24,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower_service::Service;
 
+use super::address::{Listener, Registered};
 use super::guarded_body::{BodyGuard, guarded};
 use super::runtime::{MAX_BODY_BYTES, not_accepted};
+use super::stream::ClientStream;
+use super::tls::TlsFiles;
 
 /// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);
@@ -57,51 +59,112 @@ pub struct ConnectionTimeouts {
 }
 
 /// Serves connections until something is sent to `stop`, then lets running requests finish. A connection ends if one of
-/// the times is exceeded.
+/// the times is exceeded. Those over TCP use TLS, if there is a certificate; sockets in the file system do not.
 pub fn serve(
-    listener: TcpListener,
+    listeners: Vec<Listener>,
+    tls: Option<Arc<TlsFiles>>,
     app: Router,
     times: ConnectionTimeouts,
-    mut stop: oneshot::Receiver<()>,
-) -> BoxFuture<'static, ()> {
+    stop: oneshot::Receiver<()>,
+) -> BoxFuture<'static, io::Result<()>> {
     Box::pin(async move {
-        #[cfg(unix)]
-        if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
-            tracing::warn!(%error, "fewer connections than usual may wait to be accepted");
-        }
         let (stopping, stopped) = watch::channel(false);
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        connections.spawn(connection(stream, app.clone(), times, stopped.clone()));
-                    }
-                    Err(error) => not_accepted(&error).await,
-                },
-                Some(_) = connections.join_next() => {}
-                _ = &mut stop => break,
+        let mut all = JoinSet::new();
+        for listener in &listeners {
+            let socket = listener.registered()?;
+            #[cfg(unix)]
+            if let Registered::Tcp(socket) = &socket
+                && let Err(error) = rustix::net::listen(socket, BACKLOG)
+            {
+                tracing::warn!(%error, "fewer connections than usual may wait to be accepted");
             }
+            let tls = tls.clone().filter(|_| matches!(socket, Registered::Tcp(_)));
+            all.spawn(accept(socket, tls, app.clone(), times, stopped.clone()));
         }
-        drop(listener);
+        // A sender that is gone also means the end.
+        let _ = stop.await;
+        // No socket of these is open any more, so that clients see at once that nobody listens.
+        drop(listeners);
         let _ = stopping.send(true);
-        while connections.join_next().await.is_some() {}
+        while all.join_next().await.is_some() {}
+        Ok(())
     })
 }
 
+/// Accepts connections of one socket until the server stops, and serves them to their end.
+async fn accept(
+    socket: Registered,
+    tls: Option<Arc<TlsFiles>>,
+    app: Router,
+    times: ConnectionTimeouts,
+    stopped: watch::Receiver<bool>,
+) {
+    let (mut connections, mut stop) = (JoinSet::new(), stopped.clone());
+    loop {
+        tokio::select! {
+            accepted = socket.accept() => match accepted {
+                Ok(stream) => {
+                    let connection = connection(stream, tls.clone(), app.clone(), times, stopped.clone());
+                    connections.spawn(connection);
+                }
+                Err(error) => not_accepted(&error).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = stopping(&mut stop) => break,
+        }
+    }
+    drop(socket);
+    while connections.join_next().await.is_some() {}
+}
+
 async fn connection(
-    stream: TcpStream,
+    stream: ClientStream,
+    tls: Option<Arc<TlsFiles>>,
     app: Router,
     times: ConnectionTimeouts,
     mut stopped: watch::Receiver<bool>,
 ) {
-    // Tokens are small and must be sent at once (no Nagle delay).
-    let _ = stream.set_nodelay(true);
-    let state = Arc::new(ConnectionState::default());
+    let state = Arc::new(ConnectionState {
+        is_plain: tls.is_none(),
+        ..ConnectionState::default()
+    });
     let wire = ClientSocket::new(stream, Arc::clone(&state), times.write);
     let stream = Arc::clone(&wire.stream);
-    let io = TokioIo::new(wire);
-    let of_service = Arc::clone(&state);
+    match tls {
+        None => exchange(wire, &state, app, times, &mut stopped).await,
+        Some(tls) => {
+            // A handshake that fails is the client's matter.
+            let encrypted = tokio::time::timeout(times.read, tls.acceptor().accept(wire));
+            let encrypted = tokio::select! {
+                encrypted = encrypted => encrypted,
+                () = stopping(&mut stopped) => return,
+            };
+            let Ok(Ok(encrypted)) = encrypted else {
+                return;
+            };
+            state.has_sent.store(false, Ordering::Release);
+            exchange(encrypted, &state, app, times, &mut stopped).await;
+        }
+    }
+    let is_read = state.is_read.load(Ordering::Acquire);
+    if !is_read && state.has_sent.load(Ordering::Acquire) {
+        let dropped = tokio::time::timeout(times.read, drop_rest(stream));
+        tokio::select! {
+            _ = dropped => {}
+            () = stopping(&mut stopped) => {}
+        }
+    }
+}
+
+/// Answers the requests of a connection.
+async fn exchange(
+    wire: impl AsyncRead + AsyncWrite + Unpin,
+    state: &Arc<ConnectionState>,
+    app: Router,
+    times: ConnectionTimeouts,
+    stopped: &mut watch::Receiver<bool>,
+) {
+    let of_service = Arc::clone(state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let busy = BusyGuard::start(&of_service, request.version());
         let request = request.map(|body| {
@@ -119,26 +182,16 @@ async fn connection(
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(times.read)
-        .serve_connection(io, service);
-    {
-        let mut serving = std::pin::pin!(serving);
-        tokio::select! {
-            // Errors of a connection are the client's matter.
-            _ = serving.as_mut() => {}
-            () = stopping(&mut stopped) => {
-                if state.is_busy.load(Ordering::Acquire) {
-                    serving.as_mut().graceful_shutdown();
-                    let _ = serving.await;
-                }
+        .serve_connection(TokioIo::new(wire), service);
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        // Errors of a connection are the client's matter.
+        _ = serving.as_mut() => {}
+        () = stopping(stopped) => {
+            if state.is_busy.load(Ordering::Acquire) {
+                serving.as_mut().graceful_shutdown();
+                let _ = serving.await;
             }
-        }
-    }
-    let is_read = state.is_read.load(Ordering::Acquire);
-    if !is_read && state.has_sent.load(Ordering::Acquire) {
-        let dropped = tokio::time::timeout(times.read, drop_rest(stream));
-        tokio::select! {
-            _ = dropped => {}
-            () = stopping(&mut stopped) => {}
         }
     }
 }
@@ -149,11 +202,11 @@ async fn stopping(stopped: &mut watch::Receiver<bool>) {
 }
 
 /// Closes the sending half of a connection and drops incoming bytes.
-async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
+async fn drop_rest(stream: Arc<ClientStream>) -> io::Result<()> {
     let Ok(mut stream) = Arc::try_unwrap(stream) else {
         return Ok(());
     };
-    std::future::poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await?;
+    std::future::poll_fn(|cx| stream.poll_shutdown(cx)).await?;
     let (mut buffer, mut left) = (vec![0; 16 << 10], MAX_DROPPED);
     while left > 0 {
         stream.readable().await?;
@@ -184,6 +237,8 @@ impl BodyGuard for BusyGuard {}
 /// The state of a connection, shared by its service and its socket.
 #[derive(Debug, Default)]
 struct ConnectionState {
+    /// Whether what is written to the socket is what the client reads: there is no TLS.
+    is_plain: bool,
     is_busy: AtomicBool,
     is_read: AtomicBool,
     /// Whether any byte was sent since the request began.
@@ -198,7 +253,7 @@ struct BusyGuard(Arc<ConnectionState>);
 
 impl BusyGuard {
     fn start(state: &Arc<ConnectionState>, version: Version) -> Self {
-        let is_known = version == Version::HTTP_11;
+        let is_known = version == Version::HTTP_11 && state.is_plain;
         state.may_probe.store(is_known, Ordering::Release);
         state.has_sent.store(false, Ordering::Release);
         state.is_busy.store(true, Ordering::Release);
@@ -217,7 +272,7 @@ type Broken = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// The socket of a connection, which detects that a client is gone.
 struct ClientSocket {
-    stream: Arc<TcpStream>,
+    stream: Arc<ClientStream>,
     state: Arc<ConnectionState>,
     /// Whether the client has closed its sending half.
     has_ended: bool,
@@ -232,7 +287,7 @@ struct ClientSocket {
 }
 
 impl ClientSocket {
-    fn new(stream: TcpStream, state: Arc<ConnectionState>, write_time: Duration) -> Self {
+    fn new(stream: ClientStream, state: Arc<ConnectionState>, write_time: Duration) -> Self {
         Self {
             stream: Arc::new(stream),
             state,

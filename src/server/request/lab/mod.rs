@@ -174,7 +174,8 @@ impl LabRequest {
 
 /// The vectors that are kept under the id in a field.
 fn vectors(served: &ServedModel, param: &str, id: &str) -> Result<Arc<VectorContent>, Error> {
-    let found = served.vectors.get(id);
+    let client = RequestContext::current().client();
+    let found = served.vectors.get(client.viewer(), id);
     found.map_err(|message| Error::invalid_value(param, format!("`{param}`: {message}")))
 }
 
