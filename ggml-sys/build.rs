@@ -54,7 +54,6 @@ const CPP_FILES: &[&str] = &[
 /// Compiled as one file: their headers take as long as they do themselves.
 const SMALL_CPP_FILES: &[&str] = &[
     "ggml.cpp",
-    "ggml-backend.cpp",
     "ggml-threading.cpp",
     "ggml-cpu/amx/amx.cpp",
     "ggml-cpu/amx/mmq.cpp",
@@ -65,6 +64,9 @@ const SMALL_CPP_FILES: &[&str] = &[
     "ggml-cpu/unary-ops.cpp",
     "ggml-cpu/vec.cpp",
 ];
+
+/// Compiled separately, with ggml's `ggml-backend.cpp` in it.
+const SCHEDULER_FILE: &str = "src/scheduler.cpp";
 
 /// Products of matrices for machines on which `matmul/` has no kernels.
 const SGEMM_FILE: &str = "ggml-cpu/llamafile/sgemm.cpp";
@@ -100,6 +102,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/sort.h");
     println!("cargo::rerun-if-changed=src/devices.c");
     println!("cargo::rerun-if-changed=src/dispatch.c");
+    println!("cargo::rerun-if-changed=src/scheduler.cpp");
     println!("cargo::rerun-if-changed=src/barrier.c");
     println!("cargo::rerun-if-changed=src/barrier.h");
     println!("cargo::rerun-if-changed=src/vec.h");
@@ -149,6 +152,7 @@ fn main() {
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
     cpp.files(together(&source, SMALL_CPP_FILES, &out, "small.cpp"));
+    cpp.file(SCHEDULER_FILE);
     if !has_own_products() {
         cpp.file(source.join(SGEMM_FILE));
     }

@@ -1199,6 +1199,22 @@ unsafe extern "C" {
     ) -> ggml_status;
 }
 unsafe extern "C" {
+    pub fn shim_sched_alloc_graph_in(
+        sched: ggml_backend_sched_t,
+        memory: ggml_backend_sched_t,
+        graph: *mut ggml_cgraph,
+    ) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_sched_renew(sched: ggml_backend_sched_t);
+}
+unsafe extern "C" {
+    pub fn shim_view_move(t: *mut ggml_tensor, bytes: i64);
+}
+unsafe extern "C" {
+    pub fn shim_view_offset(t: *const ggml_tensor) -> usize;
+}
+unsafe extern "C" {
     pub fn shim_device_takes_host_ptr(device: ggml_backend_dev_t) -> bool;
 }
 unsafe extern "C" {

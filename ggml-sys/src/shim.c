@@ -68,6 +68,15 @@ static bool is_stored(const struct ggml_tensor * t) {
     return device != NULL && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
+void shim_view_move(struct ggml_tensor * t, int64_t bytes) {
+    t->view_offs += bytes;
+    if (t->data != NULL) {
+        t->data = (char *) t->data + bytes;
+    }
+}
+
+size_t shim_view_offset(const struct ggml_tensor * t) { return t->view_offs; }
+
 void shim_view_in_buffer(struct ggml_tensor * t) {
     const struct ggml_tensor * of = t->view_src;
     if (of == NULL || t->buffer != NULL || of->buffer == NULL) {

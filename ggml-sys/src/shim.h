@@ -35,6 +35,10 @@ struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);
 ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t);
 // Notes the buffer that a tensor will lie in, without a place in it.
 void    shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer);
+// Moves the start of a view within the tensor of which it is one, by a number of bytes.
+void    shim_view_move(struct ggml_tensor * t, int64_t bytes);
+// The first byte of a view in the tensor of which it is one.
+size_t  shim_view_offset(const struct ggml_tensor * t);
 // Has a view of a tensor in a buffer of weights, or of stored rows or states, know that buffer: ggml's scheduler looks at no
 // more.
 void    shim_view_in_buffer(struct ggml_tensor * t);
@@ -55,6 +59,12 @@ int shim_graph_stored(struct ggml_cgraph * graph, ggml_backend_buffer_t * buffer
 
 // Computes the nodes of an allocated graph from one place up to another, on a backend whose memory they use.
 enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to);
+
+// Allocates a graph on a scheduler that has none, in the memory of another scheduler of the same backends. That memory
+// grows where it is too small; graphs that had places in it then have none. False if there is not enough.
+bool shim_sched_alloc_graph_in(ggml_backend_sched_t sched, ggml_backend_sched_t memory, struct ggml_cgraph * graph);
+// Has backends compare the nodes of the graph on a scheduler with what they know of it: some have changed.
+void shim_sched_renew(ggml_backend_sched_t sched);
 
 // Whether a device can use memory of the host in place.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);

@@ -45,20 +45,21 @@ pub(super) fn cache_budget(opened: &OpenedModel, free: u64, is_shared: bool) -> 
     if is_shared { left / 2 } else { left }
 }
 
-/// Shortens the context of a model to what fits into `budget` bytes, and says so.
+/// Shortens the context of a model to what fits into `budget` bytes, and says so. `n_batch` is the number of tokens of a
+/// pass of models that do not read a whole context at once.
 ///
 /// # Errors
 /// The weights cannot be used.
 pub(super) fn fit_context(
     opened: &OpenedModel,
     options: &mut Options,
-    budget: u64,
+    (budget, n_batch): (u64, usize),
 ) -> Result<(), Failure> {
     let (plan, own) = (&opened.plan, options.n_ctx);
     let least = own.min(SMALL_CTX);
     let mut n_ctx = options.n_ctx_within(plan, budget).min(own);
     // These read a whole context in one pass, whose scratch memory grows with it.
-    if (options.n_batch > Options::N_BATCH || ends_in_vectors(plan)) && n_ctx > least {
+    if (options.n_batch > n_batch || ends_in_vectors(plan)) && n_ctx > least {
         let mut estimator = Estimator::new(plan, &opened.weights)?;
         let mut fits = |n_ctx: usize| {
             let whole = Options {

@@ -267,6 +267,8 @@ pub(super) struct LoadDefaults {
     /// Whether the model is described and not loaded, so that no device is asked.
     pub(super) is_described: bool,
     pub(super) n_batch: usize,
+    /// The same where layers are on other devices than the processor.
+    pub(super) n_batch_on_devices: usize,
 }
 
 impl LoadDefaults {
@@ -278,6 +280,7 @@ impl LoadDefaults {
         is_cut: false,
         is_described: false,
         n_batch: Options::N_BATCH,
+        n_batch_on_devices: Options::N_BATCH_ON_DEVICES,
     };
 
     /// The defaults for comparisons of numbers: an f32 KV cache, no flash attention, any context.
@@ -287,6 +290,7 @@ impl LoadDefaults {
             flash_attn: false,
             max_ctx: Some(usize::MAX),
             n_batch,
+            n_batch_on_devices: n_batch,
             ..Self::LOCAL
         }
     }
@@ -402,6 +406,11 @@ impl LoadOptions {
         self.exact || self.model.ty.is_some()
     }
 
+    /// Whether layers may be placed on other devices than the processor.
+    pub(super) fn has_devices(&self) -> Result<bool, Failure> {
+        self.placement.has_devices()
+    }
+
     /// Whether the options set the context length.
     pub(super) fn has_context(&self) -> bool {
         self.ctx.is_some()
@@ -460,6 +469,10 @@ impl LoadOptions {
             let mut tokens = media.processors.tokens.iter();
             tokens.any(|of| of.attention == MediaAttention::Prefix)
         });
+        let n_batch = match self.placement.has_devices()? {
+            true => defaults.n_batch_on_devices,
+            false => defaults.n_batch,
+        };
         let mut options = Options {
             n_ctx,
             n_ctx_seq: n_ctx,
@@ -468,9 +481,9 @@ impl LoadOptions {
             // Every denoising step runs over the whole sequence; a source must be read in one pass, and a prompt with media
             // whose tokens attend to later ones.
             n_batch: match (&opened.plan.diffusion, &opened.plan.source) {
-                (None, None) if !attends_ahead => defaults.n_batch,
-                (None, None) => defaults.n_batch.max(n_ctx.min(MEDIA_BATCH)),
-                _ => defaults.n_batch.max(n_ctx),
+                (None, None) if !attends_ahead => n_batch,
+                (None, None) => n_batch.max(n_ctx.min(MEDIA_BATCH)),
+                _ => n_batch.max(n_ctx),
             },
             n_outputs: 0,
             top_logits: true,
@@ -492,7 +505,7 @@ impl LoadOptions {
         };
         if self.ctx.is_none() && defaults.max_ctx.is_none() {
             let budget = self.cache_budget(opened, defaults)?.unwrap_or(0);
-            context::fit_context(opened, &mut options, budget)?;
+            context::fit_context(opened, &mut options, (budget, n_batch))?;
         }
         Ok(options)
     }

@@ -207,6 +207,15 @@ const MARGIN: u64 = 1024;
 const SHOWN: usize = 12;
 
 impl PlacementOptions {
+    /// Whether layers may be placed on other devices than the processor.
+    pub(super) fn has_devices(&self) -> Result<bool, Failure> {
+        if self.is_plain() || self.gpu_layers == Some(GpuLayers::Count(0)) {
+            return Ok(false);
+        }
+        self.workers.connect()?;
+        Ok(!self.devices()?.is_empty())
+    }
+
     /// Places the layers of a model on devices, for a run with these options.
     pub(super) fn place(&self, opened: &mut OpenedModel, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;

@@ -117,9 +117,10 @@ pub(super) struct Args {
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
     #[arg(long, default_value_t = 16, value_name = "N")]
     checkpoints: usize,
-    /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more
-    #[arg(long, default_value = "128", value_name = "N", value_parser = some_tokens)]
-    prompt_batch: usize,
+    /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more; default: 128,
+    /// with layers on GPUs or RPC workers 512
+    #[arg(long, value_name = "N", value_parser = some_tokens)]
+    prompt_batch: Option<usize>,
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
     #[arg(long, default_value_t = 0, value_name = "N")]
     draft: usize,
@@ -776,6 +777,11 @@ pub(super) fn n_ctx_of(options: &Options) -> usize {
     }
 }
 
+/// Prefill tokens of a step while other sequences decode: on the processor each takes as long as a sequence, on a device
+/// this many take about half as long as the step.
+const PROMPT_BATCH: usize = 128;
+const PROMPT_BATCH_ON_DEVICES: usize = 512;
+
 /// The options and limits with which a model runs.
 fn settings_of(
     args: &Args,
@@ -794,7 +800,11 @@ fn settings_of(
         n_ctx: n_ctx_of(&options),
         n_parallel: options.n_seqs,
         n_queue: args.queue,
-        n_prefill: args.prompt_batch,
+        n_prefill: match args.prompt_batch {
+            Some(n) => n,
+            None if args.load.has_devices()? => PROMPT_BATCH_ON_DEVICES,
+            None => PROMPT_BATCH,
+        },
         n_drafted: args.draft,
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,

@@ -1,14 +1,14 @@
 //! Runs graphs: backends, their threads, scratch memory, and reading of results.
 //!
 //! An [`Executor`] runs one graph at a time. Inputs are written and results are read through the executor, which
-//! refuses tensors of other graphs. On one device a graph keeps its places in the scratch memory when another graph is
-//! loaded, and can be loaded again until that memory is replaced ([`Executor::can_reload`]). Its values are lost, and
-//! its inputs must be written again.
+//! refuses tensors of other graphs. A graph keeps its places in the scratch memory when another graph is loaded, and can
+//! be loaded again until that memory is replaced ([`Executor::can_reload`]). Its values are lost, and its inputs must be
+//! written again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ptr::NonNull;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,6 +22,7 @@ use super::error::{Error, fault};
 use super::ops::{Graph, Unary};
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
+use super::scheduler::{Backend, Scheduler};
 use super::scratch::ScratchId;
 use crate::weights::TensorType;
 
@@ -68,73 +69,6 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         // SAFETY: the executor frees its backends, which use the pool, before the pool.
         unsafe { sys::ggml_threadpool_free(self.ptr.as_ptr()) };
-    }
-}
-
-pub(super) struct Backend(pub(super) NonNull<sys::ggml_backend>);
-
-impl Backend {
-    pub(super) fn new(device: Device) -> Result<Self, Error> {
-        // SAFETY: the device is registered; null parameters mean the defaults.
-        let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
-        let backend = NonNull::new(ptr).map(Self);
-        backend.ok_or_else(|| Error::Device(format!("the device {} does not start", device.name())))
-    }
-
-    /// The backend of a device other than the processor, which executors of a thread share: a worker on another machine keeps one
-    /// graph for a backend, and two backends would take each other's for their own.
-    fn shared(device: Device) -> Result<Rc<Self>, Error> {
-        thread_local! {
-            static IN_USE: RefCell<Vec<(Device, Weak<Backend>)>> = const { RefCell::new(Vec::new()) };
-        }
-        IN_USE.with_borrow_mut(|all| {
-            all.retain(|(_, backend)| backend.strong_count() > 0);
-            let known = all.iter().find(|(of, _)| *of == device);
-            if let Some(backend) = known.and_then(|(_, backend)| backend.upgrade()) {
-                return Ok(backend);
-            }
-            let backend = Rc::new(Self::new(device)?);
-            all.push((device, Rc::downgrade(&backend)));
-            Ok(backend)
-        })
-    }
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        // SAFETY: what uses the backend, a scheduler or events, is dropped first (field order).
-        unsafe { sys::ggml_backend_free(self.0.as_ptr()) };
-    }
-}
-
-struct Scheduler(NonNull<sys::ggml_backend_sched>);
-
-impl Scheduler {
-    /// A scheduler for graphs of up to `capacity` nodes and leaves together. The last backend is the processor's.
-    fn new(backends: &[Rc<Backend>], capacity: usize) -> Result<Self, Error> {
-        let mut raw: Vec<sys::ggml_backend_t> = backends.iter().map(|b| b.0.as_ptr()).collect();
-        // SAFETY: `raw` holds live backends, the processor's last; null buffer types mean the
-        // defaults; the scheduler copies the list.
-        let scheduler = unsafe {
-            sys::ggml_backend_sched_new(
-                raw.as_mut_ptr(),
-                std::ptr::null_mut(),
-                raw.len() as i32,
-                capacity,
-                false,
-                true,
-            )
-        };
-        NonNull::new(scheduler)
-            .map(Self)
-            .ok_or_else(|| Error::Device("ggml made no scheduler".into()))
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        // SAFETY: made by `new` and freed once.
-        unsafe { sys::ggml_backend_sched_free(self.0.as_ptr()) };
     }
 }
 
@@ -311,8 +245,15 @@ impl Executor {
         }
     }
 
+    /// The scheduler whose memory graphs share, which also measures them.
     fn sched(&self) -> sys::ggml_backend_sched_t {
-        self.scheduler.0.as_ptr()
+        self.scheduler.as_ptr()
+    }
+
+    /// The scheduler on which a graph is allocated.
+    fn sched_of(&self, graph: &Graph) -> sys::ggml_backend_sched_t {
+        let own = graph.scheduler().get();
+        own.map_or_else(|| self.sched(), Scheduler::as_ptr)
     }
 
     fn fit(&mut self, graph: &Graph) -> Result<(), Error> {
@@ -326,6 +267,11 @@ impl Executor {
             self.scratch = ScratchId::new();
             self.scratch_bytes = 0;
         }
+        self.check_places(graph)
+    }
+
+    /// Refuses a graph with operations on memory of a device that cannot compute them; one with places was checked.
+    fn check_places(&self, graph: &Graph) -> Result<(), Error> {
         match self.devices.len() == 1 || graph.scratch().get().is_some() {
             true => Ok(()),
             false => self.check_kept(graph),
@@ -473,23 +419,44 @@ impl Executor {
         let is_new = graph.scratch().get().is_none();
         if is_new {
             self.place_inputs(&graph)?;
-            self.forget_places()?;
+            if self.backends.len() == 1 {
+                self.forget_places()?;
+            }
         }
-        let sources = self.sources(&graph);
+        let sources = if is_new {
+            self.sources(&graph)
+        } else {
+            HashSet::new()
+        };
         let followed = FollowedBuffers::of(&graph);
-        // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
-        // have places already lie in the scratch memory as it is now, and keep them.
-        let (done, bytes) = unsafe {
-            sys::ggml_backend_sched_reset(self.sched());
-            let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
-            let bytes = |b: &Rc<Backend>| {
-                sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr())
-            };
-            (done, self.backends.iter().map(bytes).sum())
+        let done = match self.backends.len() {
+            // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
+            // have places already lie in the scratch memory as it is now, and keep them.
+            1 => unsafe {
+                sys::ggml_backend_sched_reset(self.sched());
+                sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr())
+            },
+            // The copies of values between devices belong to a scheduler, so each graph has its own.
+            _ if graph.scheduler().get().is_some() => true,
+            _ => {
+                let own = Scheduler::new(&self.backends, graph.size_limit())?;
+                // SAFETY: the new scheduler has room for the graph and is of the backends whose memory it uses. It is
+                // dropped with the graph.
+                let done = unsafe {
+                    sys::shim_sched_alloc_graph_in(own.as_ptr(), self.sched(), graph.as_ptr())
+                };
+                // Nothing else sets it.
+                graph.scheduler().get_or_init(|| own);
+                done
+            }
         };
         drop(followed);
-        // With several devices, values are copied by nodes that exist until the next reset.
-        if !done || bytes != self.scratch_bytes || self.backends.len() > 1 {
+        // SAFETY: scheduler and backends are alive.
+        let bytes = |b: &Rc<Backend>| unsafe {
+            sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr())
+        };
+        let bytes = self.backends.iter().map(bytes).sum();
+        if !done || bytes != self.scratch_bytes {
             self.scratch = ScratchId::new();
             self.scratch_bytes = bytes;
         }
@@ -497,14 +464,27 @@ impl Executor {
             return Err(self.no_scratch());
         }
         graph.scratch().set(Some(self.scratch));
-        self.has_run = false;
+        // On several devices a graph keeps its scheduler, and devices what they know of it.
+        self.has_run = !is_new && self.backends.len() > 1;
+        if is_new {
+            // The scheduler replaces a source on another device by a copy.
+            let copies = self.sources(&graph);
+            graph
+                .n_copies
+                .set(copies.difference(&sources).count() as u64);
+        }
         self.run_costs = RunCosts {
             n_ops: graph.n_ops() as u64,
-            // The scheduler replaces a source on another device by a copy.
-            n_copies: self.sources(&graph).difference(&sources).count() as u64,
+            n_copies: graph.n_copies.get(),
         };
         self.graph = Some(graph);
         Ok(before)
+    }
+
+    /// Has devices look at the nodes of a graph that they know.
+    pub(super) fn renew(&self, graph: &Graph) {
+        // SAFETY: the graph is allocated on this scheduler.
+        unsafe { sys::shim_sched_renew(self.sched_of(graph)) };
     }
 
     /// The sources of a graph's operations, where there are several devices.
@@ -516,8 +496,10 @@ impl Executor {
     }
 
     pub(super) fn backend_of(&self, node: *mut sys::ggml_tensor) -> sys::ggml_backend_t {
+        let of_graph = self.graph.as_ref().map(|graph| self.sched_of(graph));
+        let scheduler = of_graph.unwrap_or_else(|| self.sched());
         // SAFETY: the scheduler is alive; of a node that it does not know it answers null.
-        unsafe { sys::ggml_backend_sched_get_tensor_backend(self.sched(), node) }
+        unsafe { sys::ggml_backend_sched_get_tensor_backend(scheduler, node) }
     }
 
     /// The backend of the device at a place of the list of devices; the processor is the last one.
@@ -547,7 +529,7 @@ impl Executor {
         for (inputs, backend) in self.inputs.iter_mut().zip(&self.backends) {
             inputs.send(backend.0.as_ptr());
         }
-        let scheduler = self.scheduler.0.as_ptr();
+        let scheduler = self.sched_of(graph);
         self.is_running.set(self.devices.len() > 1);
         // SAFETY: the graph is allocated on this scheduler (`load`).
         let status = unsafe {
@@ -849,17 +831,18 @@ impl Executor {
         Ok(Some(values))
     }
 
-    /// [`Self::read`] of rows of `width` elements: row `i` becomes row `places[i]` of `rows`.
+    /// [`Self::read`] of the first rows of `width` elements: row `i` becomes row `places[i]` of `rows`.
     ///
     /// # Errors
-    /// The errors of [`Self::read`], or a place is beyond the end.
+    /// The errors of [`Self::read`], there are fewer rows, or a place is beyond the end.
     pub fn read_rows(
         &self,
         tensor: &Tensor,
         (places, width): (&[usize], usize),
         rows: &mut [f32],
     ) -> Result<(), Error> {
-        self.check("read", tensor, places.len() * width, size_of::<f32>())?;
+        let n = (tensor.elements() as usize).max(places.len() * width);
+        self.check("read", tensor, n, size_of::<f32>())?;
         self.wait_for(tensor, places.len() * width * size_of::<f32>());
         let mut first = 0;
         for run in places.chunk_by(|a, b| a + 1 == *b) {
@@ -872,7 +855,7 @@ impl Executor {
             };
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
             let offset = first * width * size_of::<f32>();
-            // SAFETY: the tensor belongs to the loaded graph, and holds as many rows of this width as there are places.
+            // SAFETY: the tensor belongs to the loaded graph, and holds at least as many rows of this width as there are places.
             unsafe {
                 let to = bytes.as_mut_ptr().cast();
                 sys::ggml_backend_tensor_get(tensor.as_ptr(), to, offset, bytes.len());

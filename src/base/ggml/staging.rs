@@ -13,8 +13,8 @@ use ggml_sys as sys;
 use super::buffer::Buffer;
 use super::device::Device;
 use super::error::Error;
-use super::executor::Backend;
 use super::host::host_memory;
+use super::scheduler::Backend;
 use crate::util::lock::lock;
 
 pub(super) const MAX_SLOTS: usize = 16;

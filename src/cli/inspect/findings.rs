@@ -17,7 +17,7 @@ use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options, TowerUse};
 use lab_core::models;
 use lab_core::models::lora::Adapter;
 use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
-use lab_core::plan::{CacheCapacity, Plan};
+use lab_core::plan::{CacheCapacity, Plan, SlotLayout};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
 use lab_inspect::template_probe::TemplateProbe;
@@ -310,6 +310,7 @@ fn context(
 /// Bytes of a KV cache for one sequence, with keys and values of these types; `None` on overflow.
 pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2]) -> Option<u64> {
     let room = CacheCapacity {
+        layout: SlotLayout::Blocks,
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,

@@ -209,11 +209,17 @@ fn resolve(args: &Args, opened: &OpenedModel) -> Result<Options, Failure> {
     let needed = each.saturating_mul(sequences).checked_next_multiple_of(256);
     let needed = needed.unwrap_or(usize::MAX);
     let widest = args.prompt.iter().chain(&args.depth).copied().max();
-    let n_batch = widest.unwrap_or(1).clamp(1, Options::N_BATCH);
-    let n_batch = n_batch.max(sequences).max(n_source);
+    let most = |most: usize| {
+        widest
+            .unwrap_or(1)
+            .clamp(1, most)
+            .max(sequences)
+            .max(n_source)
+    };
     let defaults = LoadDefaults {
         max_ctx: Some(needed),
-        n_batch,
+        n_batch: most(Options::N_BATCH),
+        n_batch_on_devices: most(Options::N_BATCH_ON_DEVICES),
         ..LoadDefaults::LOCAL
     };
     if let Some(most) = positions(&opened.plan).filter(|most| longest > *most) {

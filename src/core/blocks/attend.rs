@@ -103,7 +103,8 @@ impl UnitBuilder<'_, '_> {
                     stride: 0,
                     n_kv: visible.k.shape()[1] as usize,
                 };
-                let (k, v) = heads_of.of(g, &all)?;
+                let (k, v) =
+                    heads_of.of(&all, |rows, shape, strides| g.view(rows, shape, strides, 0))?;
                 let blocks = KvBlocks {
                     k: &k,
                     v: &v,
@@ -137,7 +138,10 @@ impl UnitBuilder<'_, '_> {
                         None => (None, 0),
                     };
                     let q = queries_of(g, q, runs, first)?; // [dk, n_tokens, heads, n_runs]
-                    let (k, v) = heads_of.of(g, runs)?;
+                    let (k, v) = heads_of.of(runs, |rows, shape, strides| {
+                        let id = (own.state.cache, i);
+                        g.movable_view(rows, (shape, strides), runs.first, id)
+                    })?;
                     let masks = match &rows.selected {
                         Some(SelectedKeys::Masks(masks)) => masks[i].as_ref(),
                         _ => None,
@@ -434,8 +438,13 @@ struct KeyHeads<'a> {
 }
 
 impl KeyHeads<'_> {
-    /// The keys `[dk, k_heads, n_kv, n_runs]` and values `[dv, v_heads, n_kv, n_runs]` of some runs, as views.
-    fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor)> {
+    /// The keys `[dk, k_heads, n_kv, n_runs]` and values `[dv, v_heads, n_kv, n_runs]` of some runs. `view` makes views of
+    /// rows with a shape and strides.
+    fn of(
+        &self,
+        runs: &Runs,
+        view: impl Fn(&Tensor, [u64; 4], [usize; 3]) -> Result<Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
         let heads = |rows: &Tensor, d: u64, heads: u64| {
             let Some(head) = rows.ty().row_bytes(d) else {
                 return Err(refused("heads", format!("{rows:?} into heads of {d}")));
@@ -443,7 +452,7 @@ impl KeyHeads<'_> {
             let row = rows.strides()[1];
             let shape = [d, heads, runs.n_kv as u64, runs.n_runs as u64];
             let strides = [head as usize, row, row * runs.stride];
-            g.view(rows, shape, strides, row * runs.first)
+            view(rows, shape, strides)
         };
         let k = heads(self.k, self.dk, self.k_heads)?;
         Ok((k, heads(self.v, self.dv, self.v_heads)?))

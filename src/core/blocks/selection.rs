@@ -202,9 +202,10 @@ impl UnitBuilder<'_, '_> {
                 Ok(SelectedKeys::Lists(lists, s.span))
             }
             AttentionView::Runs(views) => {
-                let mut first = 0;
-                let masks = views.iter().map(|view| {
-                    let mask = self.selected_run(s, &query, visible, view, first);
+                let (mut first, group) = (0, self.key_owner()?.state.cache);
+                let masks = views.iter().enumerate().map(|(i, view)| {
+                    let id = (group, i);
+                    let mask = self.selected_run(s, &query, visible, (view, id), first);
                     first += view.runs.n_tokens * view.runs.n_runs;
                     mask
                 });
@@ -279,7 +280,7 @@ impl UnitBuilder<'_, '_> {
         s: &Selection,
         query: &IndexQuery<'_>,
         visible: &VisibleKeyValues,
-        view: &RunView,
+        (view, id): (&RunView, (usize, usize)),
         first: usize,
     ) -> Result<Option<Tensor>> {
         let RunView {
@@ -293,7 +294,8 @@ impl UnitBuilder<'_, '_> {
         let row = visible.k.strides()[1];
         let shape = [s.d, n_kv, 1, n_runs];
         let run = row * runs.stride;
-        let k = g.view(&visible.k, shape, [row, run, run], row * runs.first)?;
+        let strides = [row, run, run];
+        let k = g.movable_view(&visible.k, (shape, strides), runs.first, id)?;
         let q = queries_of(g, query.q, runs, first)?; // [d, n, heads, n_runs]
         let product = g.mul_mat(&k, &q)?; // [n_kv, n, heads, n_runs]
         g.exact(&product)?;

@@ -14,7 +14,7 @@ use crate::plan::BLOCK_LEN;
 /// Number of positions of a KV block.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
-/// Maximum number of rows of a pass for which all logits are kept until the pass ends.
+/// Number of rows of a pass for which all logits are kept until the pass ends, or as many as sequences run.
 const KEPT_ROWS: usize = 64;
 
 /// The sequences of the cache.
@@ -83,7 +83,8 @@ pub(super) trait Compute: SequenceCache + LabCompute {
 impl Compute for Model {
     fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         let n_vocab = self.row_width();
-        if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden && !batch.wants_top {
+        let n_kept = KEPT_ROWS.max(self.options().n_seqs);
+        if batch.n_outputs() > n_kept && !batch.wants_hidden && !batch.wants_top {
             // Text diffusion or a scored prompt: too many logits to keep them all.
             return self.forward_each(batch, &mut |first, rows: &[f32]| {
                 let rows = rows.chunks_exact(n_vocab).enumerate();

@@ -3,7 +3,8 @@
 //! Decoding requests come first, with one token each, so that a long prompt never stalls them. While any of them
 //! runs, prompts share a small budget, otherwise the whole step. Half of it is for the earliest prompt and half for
 //! the shortest, so that long prompts do not delay short ones, nor short ones a long one. If prompts are of several clients,
-//! the clients share first, so that the prompts of one do not delay those of another. Draft tokens come last.
+//! the clients share first, so that the prompts of one do not delay those of another. Prompts that
+//! are equally long and the shortest get equal parts. Draft tokens come last.
 //! If blocks run out, the latest request is preempted.
 
 use std::collections::BTreeMap;
@@ -139,7 +140,15 @@ impl StepShares<'_> {
             .min_by_key(|i| self.jobs[*i].pending);
         let shortest = shortest.unwrap_or(earliest);
         let mut left = budget;
-        if shortest != earliest {
+        let pending = self.jobs[shortest].pending;
+        let equal = prompts.iter().copied();
+        let equal: Vec<usize> = equal.filter(|i| self.jobs[*i].pending == pending).collect();
+        if shortest == earliest && equal.len() > 1 {
+            let part = (left / equal.len()).max(BLOCK);
+            for i in equal {
+                left = left.saturating_sub(self.give_part(i, part.min(left)));
+            }
+        } else if shortest != earliest {
             left = left.saturating_sub(self.give_part(shortest, left / 2));
         }
         for i in prompts.iter().copied() {
@@ -253,6 +262,14 @@ mod tests {
         check(&[prompt(500), prompt(20), decode()], BUDGET, &[32, 20, 1]);
         check(&[prompt(500), prompt(400)], BUDGET, &[128, 128]);
         check(&[prompt(3), prompt(500), decode()], BUDGET, &[3, 48, 1]);
+        // Equal ones get equal parts, in one pass.
+        check(&[prompt(500), prompt(500)], BUDGET, &[128, 128]);
+        check(&[prompt(500); 4], BUDGET, &[64; 4]);
+        check(
+            &[prompt(90), prompt(500), prompt(90)],
+            BUDGET,
+            &[90, 64, 90],
+        );
     }
 
     #[test]

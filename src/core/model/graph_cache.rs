@@ -11,6 +11,9 @@ use super::graph_shape::GraphShape;
 /// Maximum number of graphs that are kept. The least recently used one is dropped first.
 const N_KEPT: usize = 8;
 
+/// The same where passes are padded: as many mixtures of decoding sequences and prompts are in use.
+const N_KEPT_PADDED: usize = 64;
+
 struct CachedGraph {
     shape: GraphShape,
     pass: PassGraph,
@@ -23,14 +26,16 @@ pub(super) struct GraphCache {
     pub(super) executor: Executor,
     /// The kept graphs, the latest first.
     kept: Vec<CachedGraph>,
+    n_most: usize,
     n_built: u64,
 }
 
 impl GraphCache {
-    pub(super) fn new(executor: Executor) -> Self {
+    pub(super) fn new(executor: Executor, is_padded: bool) -> Self {
         Self {
             executor,
             kept: Vec::new(),
+            n_most: if is_padded { N_KEPT_PADDED } else { N_KEPT },
             n_built: 0,
         }
     }
@@ -99,7 +104,7 @@ impl GraphCache {
             graph: None,
         };
         self.kept.insert(0, new);
-        self.kept.truncate(N_KEPT);
+        self.kept.truncate(self.n_most);
         Ok(())
     }
 

@@ -40,6 +40,8 @@ pub(super) struct GraphShape {
     pub(super) n_media_tokens: usize,
     /// Number of rows that want logits.
     pub(super) n_outputs: usize,
+    /// Whether rows of nobody pad the pass. Then the rows that want logits are always taken out, in any order.
+    pub(super) is_padded: bool,
     /// The keys that are attended to, for each KV group.
     pub(super) keys: Vec<KeyShape>,
     /// Number of blocks that end in the pass, for each KV group in which whole blocks have keys: see [`n_ended`].
@@ -61,7 +63,7 @@ pub(super) struct GraphShape {
 impl GraphShape {
     /// The shape of the largest pass.
     pub(super) fn largest(options: &Options, plan: &Plan, n_slots: &[usize]) -> Self {
-        let n_tokens = options.n_batch.max(1);
+        let n_tokens = options.rows_of_pass(plan);
         let of_group = |(group, n_slots): (&CachePlan, &usize)| match options.n_ctx {
             _ if group.keys == KeyTokens::Pass => match options.n_ctx {
                 0 => KeyShape::one_run(n_tokens, n_tokens),
@@ -72,7 +74,10 @@ impl GraphShape {
                 let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
                 KeyShape::Table(table_len(n_blocks * options.n_seqs.max(1)))
             }
-            _ => KeyShape::one_run(n_tokens, *n_slots),
+            _ => {
+                let n_kv = options.most_scores(plan, *n_slots) / n_tokens;
+                KeyShape::one_run(n_tokens, n_kv)
+            }
         };
         let keys = plan.caches.iter().zip(n_slots).map(of_group).collect();
         let most_ended = |group: &CachePlan| match group.span() {
@@ -93,6 +98,7 @@ impl GraphShape {
             n_media: 0,
             n_media_tokens: 0,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
+            is_padded: options.pads(plan),
             keys,
             groups: largest_groups(options, plan),
             wants_hidden: false,
@@ -122,6 +128,7 @@ impl GraphShape {
             n_media: 0,
             n_media_tokens: 0,
             n_outputs: 0,
+            is_padded: false,
             n_ended: vec![0; plan.caches.len()],
             keys: keys.collect(),
             groups: Vec::new(),

@@ -55,7 +55,9 @@ impl Model {
             Ok(_) => Error::Disturbed,
             Err(error) => error,
         };
-        let found = self.cache.not_finite().unwrap_or_default();
+        let mut found = self.cache.not_finite().unwrap_or_default();
+        // What rows of nobody have written is read by none.
+        found.retain(|block| !self.block_manager.is_trash(*block));
         if let ([id], Error::Disturbed) = (ids.as_slice(), &error) {
             let own = self
                 .block_manager

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::models::lora::Adapter;
-use crate::plan::{KeyTokens, Plan};
+use crate::plan::{BLOCK_LEN, KeyTokens, Plan};
 use lab_base::ggml::rpc::Worker;
 use lab_base::ggml::{Executor, HostNumbers, WorkCounts};
 use lab_base::weights::{FileBytes, Weights};
@@ -152,6 +152,8 @@ impl Model {
         let is_paged = options.is_paged(&plan);
         let n_slots = options.n_slots(&plan);
         let n_slots_of_all = n_slots.iter().copied().max().unwrap_or(0);
+        let pads = options.pads(&plan);
+        let trash = if pads { BLOCK_LEN as usize } else { 0 };
         let groups = plan
             .caches
             .iter()
@@ -160,7 +162,7 @@ impl Model {
                 // Groups without stored keys count the slots of the others, and take no memory.
                 n_slots: match cache.keys {
                     KeyTokens::Pass => n_slots_of_all,
-                    _ => *n_slots,
+                    _ => *n_slots - trash,
                 },
                 rule: options.visibility(&plan, cache),
                 keys: cache.keys,
@@ -175,6 +177,9 @@ impl Model {
             true => BlockManager::new(groups, n_rows),
             false => BlockManager::in_runs(groups, n_rows, options.n_seqs),
         };
+        if pads {
+            block_manager = block_manager.with_trash();
+        }
         block_manager.set_default_key(&adapters.default_key(), 0);
         let points = Arc::new(Points::of(&plan)?);
         let capacity = graph::capacity(&plan, adapters.capacity());
@@ -209,7 +214,7 @@ impl Model {
             media: HashMap::new(),
             media_faults: HashMap::new(),
             n_slots,
-            graphs: GraphCache::new(executor),
+            graphs: GraphCache::new(executor, pads),
             logits: HostNumbers::new(device_of_head),
             hidden: Vec::new(),
             top: TopRows::new(HostNumbers::new(device_of_head), n_vocab),

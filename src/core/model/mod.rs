@@ -6,6 +6,7 @@
 
 mod adapters;
 mod batch;
+mod buckets;
 mod cache;
 mod devices;
 mod direct_logit;
@@ -29,6 +30,7 @@ mod memory;
 mod memory_use;
 mod named_value;
 mod options;
+mod padding;
 mod pass;
 mod placement;
 mod points;
@@ -39,6 +41,8 @@ mod source;
 mod stage;
 mod sub_batch;
 mod support;
+#[cfg(test)]
+mod tests;
 mod token_sources;
 mod top_rows;
 mod tower;

@@ -2,10 +2,13 @@
 
 use crate::arch::Mode;
 use crate::blocks::cache::CacheOptions as Visibility;
-use crate::plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, KeyValuePlan, Plan, Unit};
+use crate::plan::{
+    BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, KeyValuePlan, Plan, SlotLayout, Unit,
+};
 use lab_base::ggml::KvBlocks;
 use lab_base::weights::TensorType;
 
+use super::buckets::bucket;
 use super::error::{Error, Result};
 
 /// The options with which a model runs.
@@ -24,7 +27,8 @@ pub struct Options {
     pub n_checkpoints: usize,
     /// Maximum number of tokens of a pass.
     pub n_batch: usize,
-    /// Maximum number of rows of logits that are computed before they are read; 0: as many as take 64 MB.
+    /// Maximum number of rows of logits that are computed before they are read; 0: as many as take 64 MB, and on a device
+    /// one for each sequence.
     pub n_outputs: usize,
     /// Whether a head that is not on the processor gives the highest logits of its rows besides all of them.
     pub top_logits: bool,
@@ -82,22 +86,76 @@ impl Options {
     /// The default maximum number of tokens of a pass.
     pub const N_BATCH: usize = 512;
 
-    pub(super) fn capacity(&self) -> CacheCapacity {
+    /// The default maximum number of tokens of a pass where layers are on devices other than the processor.
+    pub const N_BATCH_ON_DEVICES: usize = 2048;
+
+    pub(super) fn capacity(&self, plan: &Plan) -> CacheCapacity {
         CacheCapacity {
             n_ctx: self.n_ctx as u64,
             n_seqs: self.n_seqs.max(1) as u64,
             n_batch: self.n_batch as u64,
+            layout: match (self.is_paged(plan), self.pads(plan)) {
+                (true, _) => SlotLayout::Blocks,
+                (false, false) => SlotLayout::Runs,
+                (false, true) => SlotLayout::PaddedRuns,
+            },
         }
+    }
+
+    /// Whether rows of nobody pad the passes of a plan, so that few graphs serve all. They cost time on the processor,
+    /// where building a graph takes a small part of a pass, and save it on devices. Recurrent operators need equally many
+    /// tokens of each sequence; the keys of sources and of spans follow from all rows of a pass; text diffusion and
+    /// encoders read whole texts, and values that are captured are those of all rows. Passes of these have the shape of
+    /// their batch.
+    pub(super) fn pads(&self, plan: &Plan) -> bool {
+        let is_simple = |group: &CachePlan| {
+            let pools = |rows: &KeyValuePlan| rows.pooled.is_some();
+            group.keys == KeyTokens::Tokens
+                && group.span().is_none()
+                && self.visibility(plan, group).causal
+                && !plan.key_values().any(|(_, rows)| pools(rows))
+        };
+        self.n_ctx > 0
+            && !self.is_paged(plan)
+            && !self.capture
+            && !plan.devices.is_empty()
+            && plan.units().any(|unit| unit.device != 0)
+            && plan.recurrent().next().is_none()
+            && plan.source.is_none()
+            && plan.diffusion.is_none()
+            && plan.caches.iter().all(is_simple)
+    }
+
+    /// Maximum number of rows of a pass, those of nobody included.
+    pub(super) fn rows_of_pass(&self, plan: &Plan) -> usize {
+        let n = self.n_batch.max(1);
+        match self.pads(plan) {
+            true => bucket(n) + bucket(self.n_seqs.max(1)),
+            false => n,
+        }
+    }
+
+    /// Maximum number of scores of a pass over runs in a pool of `n_slots` slots, as rows times keys: whole batches of
+    /// the default size may attend to all slots, larger ones to fewer.
+    pub(super) fn most_scores(&self, plan: &Plan, n_slots: usize) -> usize {
+        const STEP: usize = 256;
+        let n = self.rows_of_pass(plan);
+        let n_kv = match self.pads(plan) {
+            true => (Self::N_BATCH * n_slots / n).next_multiple_of(STEP),
+            false => n_slots,
+        };
+        n * n_kv.min(n_slots)
     }
 
     /// The largest context, in whole blocks, whose caches and states take at most `bytes`.
     pub fn n_ctx_within(&self, plan: &Plan, bytes: u64) -> usize {
         let states = plan.recurrent_bytes(self.n_rows() as u64 + 1);
         let left = bytes.saturating_sub(states.unwrap_or(u64::MAX));
+        let capacity = self.capacity(plan);
         let fits = |n_blocks: u64| {
             let capacity = CacheCapacity {
                 n_ctx: n_blocks * BLOCK_LEN,
-                ..self.capacity()
+                ..capacity
             };
             plan.cache_bytes(capacity, self.k_type, self.v_type)
                 .is_some_and(|needed| needed <= left)
@@ -118,7 +176,7 @@ impl Options {
     pub fn bytes_of_block(&self, plan: &Plan) -> Option<u64> {
         let capacity = CacheCapacity {
             n_ctx: BLOCK_LEN,
-            ..self.capacity()
+            ..self.capacity(plan)
         };
         let states = plan.recurrent_bytes(self.n_rows() as u64 + 1)?;
         plan.cache_bytes(capacity, self.k_type, self.v_type)?
@@ -145,7 +203,13 @@ impl Options {
         const BYTES: usize = 64 << 20;
         match self.n_outputs {
             _ if !self.projects(plan) || self.capture => usize::MAX,
-            0 => (BYTES / (size_of::<f32>() * self.row_width(plan).max(1))).max(1),
+            0 => {
+                let n = BYTES / (size_of::<f32>() * self.row_width(plan).max(1));
+                let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+                let is_on_device = head.is_some_and(|unit| unit.device != 0);
+                let of_sequences = if is_on_device { bucket(self.n_seqs) } else { 1 };
+                n.max(of_sequences)
+            }
             n => n,
         }
     }
@@ -164,7 +228,7 @@ impl Options {
 
     /// Slots of each KV group.
     pub(super) fn n_slots(&self, plan: &Plan) -> Vec<usize> {
-        let capacity = self.capacity();
+        let capacity = self.capacity(plan);
         let groups = plan.caches.iter();
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
@@ -234,7 +298,7 @@ impl Options {
                 }
             }
         }
-        let rows = plan.cache_bytes(self.capacity(), self.k_type, self.v_type);
+        let rows = plan.cache_bytes(self.capacity(plan), self.k_type, self.v_type);
         Ok(rows.unwrap_or(u64::MAX).saturating_add(states))
     }
 

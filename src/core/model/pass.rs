@@ -3,20 +3,24 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::blocks::SequenceGroup;
+use crate::plan::{KeyTokens, Plan};
 use lab_base::weights::FileBytes;
 use lab_sampling::RowLogits;
 
 use super::batch::Batch;
-use super::cache::{Allocation, MAX_VIEWS, PassStateRows, SequenceId, Shortage};
+use super::buckets::prompt_bucket;
+use super::cache::{Allocation, MAX_VIEWS, NOBODY, PassStateRows, SequenceId, Shortage};
 use super::error::{Error, Result};
 use super::finite::is_finite;
 use super::graph;
 use super::graph_shape::{self, GraphShape};
 use super::inputs::{PassData, VisibleKeys, apart};
+use super::key_shape::KeyShape;
 use super::lab::{self, CapturedRow, PassLab};
 use super::lifecycle::Model;
 use super::media::FIRST_MEDIA_ID;
 use super::named_value::NamedValue;
+use super::padding;
 use super::stage::{self, StageTensors};
 use super::sub_batch::{self, MAX_GROUPS, SubBatch};
 
@@ -64,6 +68,8 @@ pub(super) enum PassTokens<'b> {
         source: &'b Batch,
         /// The sequences of the batch, of a model with recurrent states; empty for others.
         groups: &'b [SequenceGroup],
+        /// The row of each result, if the batch is padded.
+        rows: Option<&'b [usize]>,
     },
     /// A source alone, whose keys the cache keeps.
     Source(&'b Batch),
@@ -84,6 +90,13 @@ impl<'b> PassTokens<'b> {
             Self::Source(_) => &[],
         }
     }
+
+    fn rows(self) -> Option<&'b [usize]> {
+        match self {
+            Self::Texts { rows, .. } => rows,
+            Self::Source(_) => None,
+        }
+    }
 }
 
 /// Where the output rows go.
@@ -94,6 +107,8 @@ pub(super) enum RowDestination<'a> {
     Top(&'a mut dyn PassSink),
     /// Rows are handed out.
     Each(RowsCallback<'a>),
+    /// Hidden states are the results, from which logits are computed later.
+    Hidden,
 }
 
 impl Model {
@@ -109,29 +124,57 @@ impl Model {
         self.captured_rows.clear();
         let (placed, source) = self.placed(batch)?;
         let batch = placed.as_ref().unwrap_or(batch);
-        let has_states = !self.states.is_empty();
+        self.logits.resize(self.row_width() * batch.n_outputs())?;
+        self.run_parts(batch, &source, None)?;
+        self.verify_logits(batch)?;
+        Ok(&self.logits)
+    }
+
+    /// Runs a batch in the passes that it takes. Its results become the logits of the model, or go to `each`.
+    fn run_parts(
+        &mut self,
+        batch: &Batch,
+        source: &Batch,
+        mut each: Option<RowsCallback<'_>>,
+    ) -> Result<()> {
         let n_outputs = batch.n_outputs();
-        self.logits.resize(self.row_width() * n_outputs)?;
-        if !has_states && !self.is_split(batch) {
-            let in_order: Vec<usize> = (0..n_outputs).collect();
+        let in_order: Vec<usize> = (0..n_outputs).collect();
+        if self.states.is_empty() && !self.is_split(batch) {
             let tokens = PassTokens::Texts {
                 batch,
-                source: &source,
+                source,
                 groups: &[],
+                rows: None,
             };
-            self.pass(tokens, RowDestination::Kept(&in_order))?;
-            self.verify_logits(batch)?;
-            return Ok(&self.logits);
+            let rows = match each {
+                Some(each) => RowDestination::Each(each),
+                None => RowDestination::Kept(&in_order),
+            };
+            return self.pass(tokens, rows);
         }
-        let parts = self.parts(batch);
-        let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
+        let parts = self.parts(batch)?;
+        let is_whole = parts.len() == 1 && parts[0].outputs == in_order;
+        // So many logits do not fit: the head runs after all passes.
+        let is_headless = n_outputs > self.max_outputs();
+        let n_hidden = match batch.wants_hidden || is_headless {
+            true => n_outputs,
+            false => 0,
+        };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
+        if each.is_some() && !is_whole && !is_headless {
+            self.logits.resize(self.row_width() * n_outputs)?;
+        }
         for (n, part) in parts.iter().enumerate() {
-            let rows = RowDestination::Kept(&part.outputs);
-            if let Err(error) = self.pass_part(part, has_states, rows) {
+            let rows = match &mut each {
+                _ if is_headless => RowDestination::Hidden,
+                Some(each) if is_whole => RowDestination::Each(each),
+                _ => RowDestination::Kept(&part.outputs),
+            };
+            if let Err(error) = self.pass_part(part, rows) {
                 if self.options.n_ctx > 0 {
                     let done = parts[..n].iter();
                     done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
+                    self.block_manager.give_back(&batch.positions);
                 }
                 return Err(error);
             }
@@ -143,23 +186,93 @@ impl Model {
             );
         }
         self.hidden = hidden;
-        self.verify_logits(batch)?;
-        Ok(&self.logits)
+        match each {
+            each if is_headless => {
+                let wanted = batch.positions.iter().zip(&batch.outputs);
+                let wanted = wanted.filter(|(_, wanted)| **wanted);
+                let of_rows: Vec<_> = wanted.map(|((sequence, _), _)| *sequence).collect();
+                let rows = match each {
+                    Some(each) => RowDestination::Each(each),
+                    None => RowDestination::Kept(&in_order),
+                };
+                self.project(&of_rows, rows)
+            }
+            Some(each) if !is_whole => {
+                each(0, &self.logits);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// The passes over a batch, each with its tokens in their order.
-    fn parts(&self, batch: &Batch) -> Vec<SubBatch> {
-        let n_groups = match (!self.states.is_empty(), self.options.n_ctx) {
+    /// The passes that a batch takes. Sequences have the blocks for their tokens then.
+    fn parts(&mut self, batch: &Batch) -> Result<Vec<SubBatch>> {
+        let (has_states, is_cached) = (!self.states.is_empty(), self.options.n_ctx > 0);
+        if is_cached {
+            // Where runs lie decides what is read together.
+            let prepared = self.block_manager.prepare(&batch.positions);
+            let prepared = prepared.map_err(|shortage| self.shortage(shortage, batch))?;
+            let ((), copied) = prepared.make(|copy| self.cache.copy(copy));
+            copied.inspect_err(|_| self.block_manager.abandon())?;
+        }
+        let n_groups = match (has_states, is_cached) {
             (true, _) => MAX_GROUPS,
-            (false, 0) => MAX_VIEWS,
-            (false, _) => usize::MAX,
+            (false, false) => MAX_VIEWS,
+            (false, true) => usize::MAX,
         };
-        let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
-        let alone = |id| match self.options.n_ctx {
-            0 => self.has_spans(),
-            _ => self.reads_other_slots() && self.is_edited(id),
+        let pads = self.pads(batch);
+        let place = |id, n| {
+            let class = if pads { prompt_bucket(n) } else { n };
+            (class, self.block_manager.order(id))
         };
-        sub_batch::by_sequence(batch, n_groups, run_start, alone)
+        let alone = |id| match is_cached {
+            false => self.has_spans(),
+            true => self.reads_other_slots() && self.is_edited(id),
+        };
+        let parts = sub_batch::by_sequence(batch, n_groups, place, alone);
+        if has_states || !self.reads_other_slots() {
+            return Ok(parts);
+        }
+        let largest = self.options.rows_of_pass(&self.plan);
+        let (mut out, mut left) = (Vec::new(), parts);
+        left.reverse();
+        while let Some(part) = left.pop() {
+            let padded = match pads {
+                true => Some(padding::padded(&part, &self.block_manager, largest)),
+                false => None,
+            };
+            let run = padded.as_ref().unwrap_or(&part);
+            match part.halves().filter(|_| !self.fits(&run.batch.positions)) {
+                Some([before, after]) => left.extend([after, before]),
+                None => out.push(padded.unwrap_or(part)),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Whether rows of nobody pad a pass over a batch. Captures, edits and media have rows of their own in a graph, so their
+    /// passes have the shape of the batch.
+    fn pads(&self, batch: &Batch) -> bool {
+        self.options.pads(&self.plan)
+            && batch
+                .positions
+                .iter()
+                .all(|(id, _)| !self.labs.contains_key(id) && !self.media.contains_key(id))
+    }
+
+    /// Whether one pass can read tokens at these places: its attention operations and masks are bounded.
+    fn fits(&self, places: &[(SequenceId, u32)]) -> bool {
+        let fits = |(group, n_slots): (usize, &usize)| {
+            let views = self.block_manager.views_of(group, places);
+            let read = views
+                .iter()
+                .map(|view| view.n_tokens * view.n_runs * view.n_kv);
+            let is_narrow = read.sum::<usize>() <= self.options.most_scores(&self.plan, *n_slots);
+            views.len() <= MAX_VIEWS && is_narrow
+        };
+        let groups = self.n_slots.iter().enumerate();
+        let mut read = groups.filter(|(i, _)| self.plan.caches[*i].keys != KeyTokens::Pass);
+        read.all(fits)
     }
 
     /// [`Self::forward`] that hands out each row: the highest logits where the batch wants no more and the device of the head selects
@@ -187,14 +300,14 @@ impl Model {
         self.captured_rows.clear();
         let (placed, _) = self.placed(batch)?;
         let batch = placed.as_ref().unwrap_or(batch);
-        let has_states = !self.states.is_empty();
-        let parts = self.parts(batch);
+        let parts = self.parts(batch)?;
         let mut is_sound = true;
         for (n, part) in parts.iter().enumerate() {
             let rows = RowDestination::Top(&mut *sink);
-            if let Err(error) = self.pass_part(part, has_states, rows) {
+            if let Err(error) = self.pass_part(part, rows) {
                 let done = parts[..n].iter();
                 done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
+                self.block_manager.give_back(&batch.positions);
                 return Err(error);
             }
             is_sound &= part.outputs.is_empty() || self.top.are_finite();
@@ -261,7 +374,7 @@ impl Model {
         let places = batch.positions.as_slice();
         let is_one = places.windows(2).all(|pair| pair[0].0 == pair[1].0);
         match self.options.n_ctx {
-            _ if is_one => false,
+            _ if is_one => self.options.pads(&self.plan),
             // The sources of the pass are not split.
             0 if self.reads_source() => false,
             0 => self.has_spans() || apart(places, places).is_none(),
@@ -274,16 +387,15 @@ impl Model {
         self.plan.caches.iter().any(|group| group.span().is_some())
     }
 
-    fn pass_part(
-        &mut self,
-        part: &SubBatch,
-        has_states: bool,
-        rows: RowDestination<'_>,
-    ) -> Result<()> {
+    fn pass_part(&mut self, part: &SubBatch, rows: RowDestination<'_>) -> Result<()> {
         let tokens = PassTokens::Texts {
             batch: &part.batch,
             source: &Batch::default(),
-            groups: if has_states { &part.groups } else { &[] },
+            groups: match self.states.is_empty() {
+                true => &[],
+                false => &part.groups,
+            },
+            rows: part.rows.as_deref(),
         };
         self.pass(tokens, rows)
     }
@@ -312,12 +424,7 @@ impl Model {
                 is_sound &= is_finite(rows);
                 each(at, rows);
             };
-            let tokens = PassTokens::Texts {
-                batch,
-                source: &source,
-                groups: &[],
-            };
-            self.pass(tokens, RowDestination::Each(each))?;
+            self.run_parts(batch, &source, Some(each))?;
             return self.verify(batch, is_sound);
         }
         each(0, self.forward(batch)?);
@@ -376,18 +483,22 @@ impl Model {
             });
         }
         let allocated = self.block_manager.allocate(&batch.positions, &batch.tokens);
-        let allocated = allocated.map_err(|shortage| match shortage {
+        let allocated = allocated.map_err(|shortage| self.shortage(shortage, batch))?;
+        let (allocated, copied) = allocated.make(|copy| self.cache.copy(copy));
+        // Runs that were not copied do not hold the keys and values of their tokens.
+        copied.inspect_err(|_| self.block_manager.abandon())?;
+        Ok(allocated)
+    }
+
+    fn shortage(&self, shortage: Shortage, batch: &Batch) -> Error {
+        match shortage {
             Shortage::Rows => Error::Sequences(self.options.n_seqs),
             Shortage::Slots => Error::CacheFull {
                 needed: batch.len(),
                 free: self.free_slots(),
                 n_ctx: self.options.n_ctx,
             },
-        })?;
-        let (allocated, copied) = allocated.make(|copy| self.cache.copy(copy));
-        // Runs that were not copied do not hold the keys and values of their tokens.
-        copied.inspect_err(|_| self.block_manager.abandon())?;
-        Ok(allocated)
+        }
     }
 
     fn compute(
@@ -403,7 +514,7 @@ impl Model {
         };
         let n_outputs = batch.n_outputs();
         // So many logits do not fit: the head runs in parts, after the pass.
-        let is_headless = n_outputs > self.max_outputs();
+        let is_headless = n_outputs > self.max_outputs() || matches!(rows, RowDestination::Hidden);
         let is_cached = self.options.n_ctx > 0;
         let lists = (batch, source);
         let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
@@ -425,8 +536,12 @@ impl Model {
             source_is_rows: !source_rows.is_empty(),
             n_media: media.places.len(),
             n_media_tokens: media.tokens.len(),
-            n_outputs,
-            keys: keys.iter().map(VisibleKeys::shape).collect(),
+            n_outputs: match tokens.rows() {
+                Some(_) => padding::n_results(batch),
+                None => n_outputs,
+            },
+            is_padded: tokens.rows().is_some(),
+            keys: self.shapes_of(&keys),
             n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
             groups: tokens.groups().to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
@@ -436,8 +551,15 @@ impl Model {
             lab: lab.shape(),
         })?;
         let (executor, pass) = self.graphs.split()?;
+        for (group, keys) in keys.iter().enumerate() {
+            let runs = keys.runs().iter().enumerate();
+            for (i, runs) in runs.filter(|_| moves_runs(&self.plan, group)) {
+                executor.move_views((group, i), runs.first)?;
+            }
+        }
         let data = PassData {
             batch,
+            rows: tokens.rows(),
             source,
             source_rows,
             allocated,
@@ -465,7 +587,12 @@ impl Model {
         if let Some(hidden) = &pass.hidden {
             self.hidden
                 .resize(n_outputs * self.plan.n_embd as usize, 0.0);
-            executor.read(hidden, &mut self.hidden)?;
+            let places: Vec<usize> = (0..n_outputs).collect();
+            let width = self.plan.n_embd as usize;
+            executor.read_rows(hidden, (&places, width), &mut self.hidden)?;
+        }
+        if let RowDestination::Hidden = rows {
+            return Ok(());
         }
         if is_headless {
             let sequences = batch.positions.iter().zip(&batch.outputs);
@@ -485,9 +612,11 @@ impl Model {
             }
             RowDestination::Each(each) => {
                 self.logits.resize(n_outputs * width)?;
-                executor.read(logits, &mut self.logits)?;
+                let places: Vec<usize> = (0..n_outputs).collect();
+                executor.read_rows(logits, (&places, width), &mut self.logits)?;
                 each(0, &self.logits);
             }
+            RowDestination::Hidden => {}
             RowDestination::Top(_) => {
                 if let Some(top) = &pass.top {
                     self.top.read(executor, top)?;
@@ -495,6 +624,19 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// The shapes of the keys of each KV group. Views of cached runs can be moved, so a graph serves them wherever they
+    /// lie.
+    fn shapes_of(&self, keys: &[VisibleKeys]) -> Vec<KeyShape> {
+        let shape = |(group, keys): (usize, &VisibleKeys)| match (keys, keys.shape()) {
+            (VisibleKeys::Runs(_), KeyShape::Runs(mut runs)) if moves_runs(&self.plan, group) => {
+                runs.iter_mut().for_each(|runs| runs.first = 0);
+                KeyShape::Runs(runs)
+            }
+            (_, shape) => shape,
+        };
+        keys.iter().enumerate().map(shape).collect()
     }
 
     /// Loads the graph of a shape: a kept one, or a new one.
@@ -606,12 +748,18 @@ impl Model {
                     executor.read(&ends.result, &mut self.logits)?;
                     each(at, &self.logits);
                 }
+                RowDestination::Hidden => {}
                 // So many rows have no highest logits.
                 RowDestination::Top(_) => {}
             }
         }
         Ok(())
     }
+}
+
+/// Whether the views of the runs of a KV group can be moved: not where whole spans have rows of their own.
+fn moves_runs(plan: &Plan, group: usize) -> bool {
+    plan.caches[group].span().is_none()
 }
 
 /// Copies rows of `width` elements to their places in `out`. Places beyond its end are skipped.
@@ -625,7 +773,8 @@ fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
 
 /// The sequences of a batch, each once.
 pub(super) fn sequences(batch: &Batch) -> Vec<SequenceId> {
-    let mut sequences: Vec<SequenceId> = batch.positions.iter().map(|(id, _)| *id).collect();
+    let ids = batch.positions.iter().map(|(id, _)| *id);
+    let mut sequences: Vec<SequenceId> = ids.filter(|id| *id != NOBODY).collect();
     sequences.sort_unstable();
     sequences.dedup();
     sequences

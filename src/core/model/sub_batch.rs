@@ -2,6 +2,7 @@
 //! equal length together, each sequence by itself.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::blocks::SequenceGroup;
 
@@ -20,15 +21,60 @@ pub(super) struct SubBatch {
     pub(super) batch: Batch,
     /// The groups of sequences, the shortest first.
     pub(super) groups: Vec<SequenceGroup>,
-    /// For each row that wants logits, its index among the outputs of the whole batch.
+    /// For each result, its index among the outputs of the whole batch.
     pub(super) outputs: Vec<usize>,
+    /// The row of each result, if the part is padded; otherwise results are those of the rows that want one, in order.
+    pub(super) rows: Option<Vec<usize>>,
+}
+
+impl SubBatch {
+    /// The part in two: half of its sequences each, or, of a single sequence, half of its tokens. None if it has a single
+    /// token. To be used without groups and without padding.
+    pub(super) fn halves(&self) -> Option<[Self; 2]> {
+        let positions = &self.batch.positions;
+        let starts: Vec<usize> = (1..positions.len())
+            .filter(|at| positions[at - 1].0 != positions[*at].0)
+            .collect();
+        let middle = match starts.len() {
+            0 => positions.len() / 2,
+            n => starts[n / 2],
+        };
+        let n_outputs = self.batch.outputs[..middle]
+            .iter()
+            .filter(|wanted| **wanted);
+        let n_outputs = n_outputs.count();
+        let part = |own: Range<usize>, outputs: &[usize]| {
+            let mut batch = Batch::default();
+            batch.wants_hidden = self.batch.wants_hidden;
+            for i in own {
+                let (token, place) = (self.batch.tokens[i], positions[i]);
+                let of_type = self.batch.types[i];
+                batch.push_of_type(token, place, of_type, self.batch.outputs[i]);
+            }
+            Self {
+                batch,
+                groups: Vec::new(),
+                outputs: outputs.to_vec(),
+                rows: None,
+            }
+        };
+        let (before, after) = self.outputs.split_at(n_outputs);
+        (middle > 0).then(|| {
+            [
+                part(0..middle, before),
+                part(middle..positions.len(), after),
+            ]
+        })
+    }
 }
 
 /// The tokens of each sequence of a batch, by their indices in it.
 fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
     let mut sequences: Vec<(SequenceId, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<SequenceId, usize> = HashMap::new();
     for (i, (sequence, _)) in batch.positions.iter().enumerate() {
-        match sequences.iter_mut().find(|(s, _)| s == sequence) {
+        let at = *known.entry(*sequence).or_insert(sequences.len());
+        match sequences.get_mut(at) {
             Some((_, tokens)) => tokens.push(i),
             None => sequences.push((*sequence, vec![i])),
         }
@@ -53,11 +99,12 @@ pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Re
 }
 
 /// Splits a batch into passes with at most `n_groups` different sequence lengths. Sequences of equal length are in
-/// the order of `place`. Those that are to be `alone` have passes of their own, after all others.
+/// the order of `place`, which gets their length and gives
+/// a number for it, by which they are ordered first, and their own. Those that are to be `alone` have passes of their own, after all others.
 pub(super) fn by_sequence(
     batch: &Batch,
     n_groups: usize,
-    place: impl Fn(SequenceId) -> usize,
+    place: impl Fn(SequenceId, usize) -> (usize, usize),
     alone: impl Fn(SequenceId) -> bool,
 ) -> Vec<SubBatch> {
     let mut sequences = sequences(batch);
@@ -70,7 +117,10 @@ pub(super) fn by_sequence(
             output.saturating_sub(1)
         })
         .collect();
-    sequences.sort_by_key(|(id, tokens)| (alone(*id), tokens.len(), place(*id)));
+    sequences.sort_by_key(|(id, tokens)| {
+        let (class, place) = place(*id, tokens.len());
+        (alone(*id), class, place, tokens.len())
+    });
     let (together, apart) = sequences.split_at(sequences.partition_point(|(id, _)| !alone(*id)));
     let groups = together.chunk_by(|(_, a), (_, b)| a.len() == b.len());
     let groups: Vec<_> = groups.collect();
@@ -88,6 +138,7 @@ pub(super) fn by_sequence(
                 batch: Batch::default(),
                 groups: groups.iter().map(group).collect(),
                 outputs: Vec::new(),
+                rows: None,
             };
             part.batch.wants_hidden = batch.wants_hidden;
             part.batch.wants_top = batch.wants_top;
@@ -127,7 +178,7 @@ mod tests {
             (30, 3, 0, true),
             (12, 1, 2, true),
         ];
-        let parts = by_sequence(&batch(&tokens), MAX_GROUPS, |_| 0, |_| false);
+        let parts = by_sequence(&batch(&tokens), MAX_GROUPS, |_, n| (n, 0), |_| false);
         let [part] = parts.as_slice() else {
             panic!("one pass: {parts:?}");
         };
@@ -144,7 +195,7 @@ mod tests {
         let parts = by_sequence(
             &batch(&tokens),
             usize::MAX,
-            |id| 10 - id as usize,
+            |id, n| (n, 10 - id as usize),
             |_| false,
         );
         assert_eq!(parts[0].batch.tokens, [30, 20, 10]);
@@ -158,7 +209,7 @@ mod tests {
         let parts = by_sequence(
             &batch(&tokens.collect::<Vec<_>>()),
             MAX_GROUPS,
-            |_| 0,
+            |_, n| (n, 0),
             |_| false,
         );
         let n_groups: Vec<usize> = parts.iter().map(|part| part.groups.len()).collect();
@@ -169,7 +220,7 @@ mod tests {
     #[test]
     fn sequences_that_are_to_be_alone_have_the_last_passes() {
         let tokens = [(10, 1, 0, true), (20, 2, 4, true), (30, 3, 0, true)];
-        let parts = by_sequence(&batch(&tokens), usize::MAX, |_| 0, |id| id != 2);
+        let parts = by_sequence(&batch(&tokens), usize::MAX, |_, n| (n, 0), |id| id != 2);
         let tokens: Vec<&[u32]> = parts.iter().map(|p| p.batch.tokens.as_slice()).collect();
         assert_eq!(tokens, [[20], [10], [30]]);
         assert_eq!(parts[1].outputs, [0]);

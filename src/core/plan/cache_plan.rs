@@ -44,7 +44,24 @@ pub struct CacheCapacity {
     pub n_seqs: u64,
     /// Maximum number of tokens of a pass.
     pub n_batch: u64,
+    /// How the slots of a sequence lie.
+    pub layout: SlotLayout,
 }
+
+/// How the slots of a sequence lie, which decides how many a cache has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotLayout {
+    /// In blocks anywhere.
+    Blocks,
+    /// In runs at homes, which are of equal length.
+    Runs,
+    /// In runs, with one more block for rows of no sequence.
+    PaddedRuns,
+}
+
+/// The length of a home is a multiple of this number of blocks, if it is as long: kernels of attention are made for
+/// 256 keys.
+pub const HOME_STEP: u64 = 256 / BLOCK_LEN;
 
 impl CacheCapacity {
     /// Number of KV slots of a group of layers, in whole blocks. With a window it is enough for the window of each
@@ -54,15 +71,28 @@ impl CacheCapacity {
         if cache.keys == KeyTokens::Pass {
             return 0;
         }
-        let all = self.n_ctx.div_ceil(BLOCK_LEN);
+        let in_runs = self.layout != SlotLayout::Blocks;
+        let in_steps = |n: u64| match in_runs && n >= HOME_STEP {
+            true => n.next_multiple_of(HOME_STEP),
+            false => n,
+        };
+        let all = in_steps(self.n_ctx.div_ceil(BLOCK_LEN));
         let blocks = cache.window().map_or(all, |window| {
             // A window starts and ends anywhere in a block, and so do the tokens that a pass adds to it.
             let of_window = window.div_ceil(BLOCK_LEN).saturating_add(1);
             let kept = of_window.saturating_mul(2).saturating_add(1);
+            // Homes of equal length for the windows, however small these are.
+            let kept = match in_runs {
+                true => kept.next_multiple_of(HOME_STEP),
+                false => kept,
+            };
             let kept = kept.saturating_mul(self.n_seqs);
-            all.min(kept.saturating_add(self.n_batch.div_ceil(BLOCK_LEN)))
+            all.min(in_steps(
+                kept.saturating_add(self.n_batch.div_ceil(BLOCK_LEN)),
+            ))
         });
-        blocks.saturating_mul(BLOCK_LEN)
+        let trash = u64::from(self.layout == SlotLayout::PaddedRuns);
+        blocks.saturating_add(trash).saturating_mul(BLOCK_LEN)
     }
 }
 

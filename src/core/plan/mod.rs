@@ -25,7 +25,9 @@ mod unclaimed;
 mod unit;
 mod unit_plan;
 
-pub use cache_plan::{BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, RowLayout};
+pub use cache_plan::{
+    BLOCK_LEN, CacheCapacity, CachePlan, HOME_STEP, KeyTokens, RowLayout, SlotLayout,
+};
 pub use error::Error;
 pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan, SourcePlan};
 pub use model_plan::{DiffusionPlan, Media, MediaAttention, MediaPositions, Plan, Pooling};

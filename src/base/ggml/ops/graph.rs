@@ -2,7 +2,7 @@
 //!
 //! Invariant: the processor can run every node.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -12,6 +12,8 @@ use ggml_sys as sys;
 use super::super::arena::{Arena, Tensor};
 use super::super::device::Device;
 use super::super::error::Error;
+use super::super::movable::MovableView;
+use super::super::scheduler::Scheduler;
 use super::super::scope::Scopes;
 use super::super::scratch::ScratchId;
 use super::fault;
@@ -30,6 +32,12 @@ pub struct Graph {
     max_leaves: usize,
     pub(super) scopes: Scopes,
     scratch: Cell<Option<ScratchId>>,
+    /// The scheduler on which it is allocated, if it is its own.
+    scheduler: OnceCell<Scheduler>,
+    /// Values that pass from one device to another.
+    pub(in crate::ggml) n_copies: Cell<u64>,
+    /// The views that can be moved.
+    pub(in crate::ggml) movable: RefCell<Vec<MovableView>>,
 }
 
 impl Graph {
@@ -49,6 +57,9 @@ impl Graph {
             max_leaves: n_leaves,
             scopes: Scopes::default(),
             scratch: Cell::default(),
+            scheduler: OnceCell::new(),
+            n_copies: Cell::new(0),
+            movable: RefCell::default(),
         })
     }
 
@@ -62,6 +73,10 @@ impl Graph {
 
     pub(in crate::ggml) fn scratch(&self) -> &Cell<Option<ScratchId>> {
         &self.scratch
+    }
+
+    pub(in crate::ggml) fn scheduler(&self) -> &OnceCell<Scheduler> {
+        &self.scheduler
     }
 
     pub(in crate::ggml) fn size_limit(&self) -> usize {

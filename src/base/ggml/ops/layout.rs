@@ -4,6 +4,7 @@ use ggml_sys as sys;
 
 use super::super::arena::Tensor;
 use super::super::error::Error;
+use super::super::movable::MovableView;
 use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
@@ -35,6 +36,22 @@ impl Graph {
         )?;
         self.bound_as(&reshaped, a);
         Ok(reshaped)
+    }
+
+    /// A view of rows from row `first` on, which [`Executor::move_views`](super::super::Executor::move_views) can move to
+    /// other rows of `a`. `id` is what it is known by there; several views may share it.
+    pub fn movable_view(
+        &self,
+        a: &Tensor,
+        (shape, strides): ([u64; 4], [usize; 3]),
+        first: usize,
+        id: (usize, usize),
+    ) -> Result<Tensor, Error> {
+        let row = a.strides()[1];
+        let view = self.view(a, shape, strides, row * first)?;
+        let rows = MovableView::new(&view, row, id);
+        self.movable.borrow_mut().push(rows);
+        Ok(view)
     }
 
     /// A view: `shape` elements, with steps of `strides` bytes for dimensions 1 to 3, from `offset` bytes on.

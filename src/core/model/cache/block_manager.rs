@@ -13,7 +13,7 @@ use crate::plan::KeyTokens;
 use super::super::media::SequenceMedia;
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::{AfterCopies, BLOCK, BlockId, SequenceId, SlotCopy};
+use super::{AfterCopies, BLOCK, BlockId, NOBODY, PoolBlock, SequenceId, SlotCopy};
 
 type TokenPosition = (SequenceId, u32);
 
@@ -36,8 +36,8 @@ pub(super) struct CachedSequence {
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Number of blocks at the start of each table that have left the window.
     pub(super) n_out_of_window: Vec<usize>,
-    /// The home of its blocks in each pool with an attention window, if blocks lie in runs.
-    pub(super) homes: Vec<Option<usize>>,
+    /// The number of its home in each pool, if blocks lie in runs.
+    pub(super) home: Option<usize>,
     /// The node of the last committed block, and the number of committed blocks.
     pub(super) node: NodeId,
     pub(super) n_known: usize,
@@ -56,7 +56,7 @@ impl CachedSequence {
             tokens: Vec::new(),
             tables: vec![Vec::new(); n_pools],
             n_out_of_window: vec![0; n_pools],
-            homes: vec![None; n_pools],
+            home: None,
             node,
             n_known: 0,
             row: None,
@@ -134,6 +134,12 @@ pub(crate) struct BlockManager {
     pub(super) is_causal: bool,
     /// Number of homes of each pool, if the blocks of a sequence lie in one run; none if they may lie anywhere.
     pub(super) n_homes: Option<usize>,
+    /// Whether a block after those of each pool takes what rows of no sequence write.
+    pub(super) has_trash: bool,
+    /// Whether a run may lie elsewhere than at a home.
+    pub(super) is_crowded: bool,
+    /// Whether a sequence has ended since runs were moved to homes.
+    pub(super) has_ended: bool,
 }
 
 impl BlockManager {
@@ -155,6 +161,9 @@ impl BlockManager {
                 .filter(|group| group.keys == KeyTokens::Tokens)
                 .all(|group| group.rule.causal),
             n_homes: None,
+            has_trash: false,
+            is_crowded: false,
+            has_ended: false,
             groups,
         }
     }
@@ -165,6 +174,19 @@ impl BlockManager {
             n_homes: Some(n_seqs.max(1)),
             ..Self::new(groups, n_rows)
         }
+    }
+
+    /// A manager whose passes may have rows of no sequence ([`NOBODY`]), which write to a block after those of each pool.
+    pub(crate) fn with_trash(self) -> Self {
+        Self {
+            has_trash: true,
+            ..self
+        }
+    }
+
+    /// Whether a block of a pool takes what rows of no sequence write.
+    pub(crate) fn is_trash(&self, (pool, block): PoolBlock) -> bool {
+        block >= self.pools[pool].len()
     }
 
     /// Sets the prefix key and the source length of sequences that set none of their own. To be called before a
@@ -337,49 +359,76 @@ impl BlockManager {
         }
     }
 
-    /// Allocates a slot for each token in every pool and a row for each sequence, or nothing if there is not room
-    /// for all. The positions of each sequence must be consecutive. Blocks that these and later tokens do not
-    /// attend to are freed first.
-    pub(crate) fn allocate(
+    /// Gives sequences the blocks for tokens at these places, or nothing if there is not room for all. Blocks that these
+    /// and later tokens do not attend to are freed first.
+    pub(crate) fn prepare(
         &mut self,
         places: &[(SequenceId, u32)],
-        tokens: &[u32],
-    ) -> Result<AfterCopies<Allocation>, Shortage> {
+    ) -> Result<AfterCopies<()>, Shortage> {
+        self.prepare_with(places, |_, _| Some(()))
+    }
+
+    /// [`Self::prepare`] for sequences with their numbers of tokens, which get rows from `take_rows` once they exist.
+    fn prepare_with<T>(
+        &mut self,
+        places: &[(SequenceId, u32)],
+        take_rows: impl FnOnce(&mut Self, &[(SequenceId, usize)]) -> Option<T>,
+    ) -> Result<AfterCopies<T>, Shortage> {
         let counts = counts(places);
         for (id, _) in &counts {
             self.commit(*id);
             self.free_unseen(*id);
         }
-        let needed = |(id, n): &(SequenceId, usize)| needed_blocks(self.next(*id) as usize, *n);
-        let needed: usize = counts.iter().map(needed).sum();
-        if self.pools.iter().any(|pool| pool.available() < needed) {
-            return Err(Shortage::Slots);
+        let missing = |this: &Self, (id, n): &(SequenceId, usize), pool: usize| {
+            let end = (this.next(*id) as usize + n).div_ceil(BLOCK);
+            let sequence = this.sequences.get(id);
+            end.saturating_sub(sequence.map_or(0, |sequence| sequence.tables[pool].len()))
+        };
+        for pool in 0..self.pools.len() {
+            let needed = counts.iter().map(|count| missing(self, count, pool));
+            if self.pools[pool].available() < needed.sum() {
+                return Err(Shortage::Slots);
+            }
         }
-        let mut started = Vec::new();
         for (id, _) in &counts {
             if !self.sequences.contains_key(id) {
                 let root = self.root(*id);
                 self.tree.pin(root);
                 let new = CachedSequence::new(self.pools.len(), root);
                 self.sequences.insert(*id, new);
-                started.push(*id);
             }
         }
-        let Some(rows) = self.take_rows(&counts) else {
-            started.into_iter().for_each(|id| self.release(id));
+        let Some(rows) = take_rows(self, &counts) else {
+            self.give_back(places);
             return Err(Shortage::Rows);
         };
         let mut copies = Vec::new();
-        for (id, n) in &counts {
-            let n_blocks = needed_blocks(self.next(*id) as usize, *n);
+        self.tidy(&mut copies).ok_or(Shortage::Slots)?;
+        for count in &counts {
             for pool in 0..self.pools.len() {
-                self.extend(pool, *id, n_blocks, &mut copies)
+                let n = missing(self, count, pool);
+                self.extend(pool, count.0, n, &mut copies)
                     .ok_or(Shortage::Slots)?;
             }
         }
+        Ok(AfterCopies::new(rows, copies))
+    }
+
+    /// Allocates a slot for each token in every pool and a row for each sequence, or nothing if there is not room
+    /// for all. The positions of each sequence must be consecutive.
+    pub(crate) fn allocate(
+        &mut self,
+        places: &[(SequenceId, u32)],
+        tokens: &[u32],
+    ) -> Result<AfterCopies<Allocation>, Shortage> {
+        let prepared = self.prepare_with(places, Self::take_rows)?;
         let mut slots = vec![Vec::with_capacity(places.len()); self.pools.len()];
         for (&(id, position), token) in places.iter().zip(tokens) {
             let Some(sequence) = self.sequences.get_mut(&id) else {
+                // The row of nobody.
+                for (slots, group) in slots.iter_mut().zip(&self.groups) {
+                    slots.push(group.n_slots + slots.len() % BLOCK);
+                }
                 continue;
             };
             sequence.tokens.push(*token);
@@ -387,7 +436,7 @@ impl BlockManager {
                 slots.push(sequence.slot(i, position));
             }
         }
-        Ok(AfterCopies::new(Allocation { slots, rows }, copies))
+        Ok(prepared.map(|rows| Allocation { slots, rows }))
     }
 
     /// Gives a sequence `n` more blocks of a pool. The caller has checked that so many are available.
@@ -483,6 +532,16 @@ impl BlockManager {
         }
     }
 
+    /// Frees the blocks of sequences that were given for tokens of these places and that no pass has filled.
+    pub(crate) fn give_back(&mut self, places: &[(SequenceId, u32)]) {
+        for (id, _) in counts(places) {
+            match self.next(id) {
+                0 => self.release(id),
+                len => self.truncate(id, len as usize),
+            }
+        }
+    }
+
     /// Drops the state of a sequence, which does not match its tokens.
     fn drop_state(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
@@ -529,6 +588,7 @@ impl BlockManager {
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
+        self.has_ended = true;
         self.leave(&sequence);
         self.tree.touch(sequence.node);
         self.tree.unpin(sequence.node);
@@ -595,16 +655,13 @@ fn move_to(
     sequence.n_known += 1;
 }
 
-/// Number of blocks that a sequence of `len` positions needs for `n` more.
-fn needed_blocks(len: usize, n: usize) -> usize {
-    (len + n).div_ceil(BLOCK) - len.div_ceil(BLOCK)
-}
-
 /// Number of tokens of each sequence, in the order of their first token.
 fn counts(places: &[(SequenceId, u32)]) -> Vec<(SequenceId, usize)> {
     let mut counts: Vec<(SequenceId, usize)> = Vec::new();
-    for (id, _) in places {
-        match counts.iter_mut().find(|(known, _)| known == id) {
+    let mut at_of: HashMap<SequenceId, usize> = HashMap::new();
+    for (id, _) in places.iter().filter(|(id, _)| *id != NOBODY) {
+        let at = *at_of.entry(*id).or_insert(counts.len());
+        match counts.get_mut(at) {
             Some((_, n)) => *n += 1,
             None => counts.push((*id, 1)),
         }

@@ -34,6 +34,6 @@ pub(super) use block_manager::{
 pub(super) use mask::Mask;
 pub use resume::{CacheMiss, CachedPrefix};
 pub use slots::SequenceId;
-pub(super) use slots::{AfterCopies, PoolBlock, SlotCopy};
+pub(super) use slots::{AfterCopies, NOBODY, PoolBlock, SlotCopy};
 use slots::{BLOCK, BlockId};
-pub(super) use views::MAX_VIEWS;
+pub(super) use views::{MAX_VIEWS, PADDING};

@@ -90,6 +90,7 @@ impl BlockManager {
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
+        self.has_ended = true;
         self.leave(&sequence);
         // The node of the sequence is pinned, so every node up to the root exists.
         let mut node = sequence.node;
@@ -132,6 +133,9 @@ impl BlockManager {
             }
         }
         for (pool, block) in blocks {
+            if self.is_trash((*pool, *block)) {
+                continue;
+            }
             self.pools[*pool].forget(*block as BlockId, &mut self.tree, *pool);
         }
     }
@@ -183,7 +187,7 @@ impl BlockManager {
         self.tree.touch(start.map_or(node, |(start, _)| start));
         let adopted = match known.tokens.is_empty() {
             true => None,
-            false => self.adopt(&known),
+            false => self.adopt(id, &known),
         };
         let (n_cached, copies) = match adopted {
             Some((sequence, copies)) => {
@@ -260,7 +264,11 @@ impl BlockManager {
     }
 
     /// A sequence with the cached prefix; none if there is no room for it.
-    fn adopt(&mut self, known: &PrefixMatch<'_>) -> Option<(CachedSequence, Vec<SlotCopy>)> {
+    fn adopt(
+        &mut self,
+        id: SequenceId,
+        known: &PrefixMatch<'_>,
+    ) -> Option<(CachedSequence, Vec<SlotCopy>)> {
         let mut sequence = CachedSequence::new(self.pools.len(), known.node);
         sequence.n_known = known.path.len();
         // Pinned nodes stay when blocks are evicted for the sequence.
@@ -271,7 +279,7 @@ impl BlockManager {
             .for_each(|(start, _)| self.tree.pin(*start));
         let copies = match self.n_homes {
             None => self.share_blocks(&mut sequence, known),
-            Some(_) => self.take_over(&mut sequence, known),
+            Some(_) => self.take_over(id, &mut sequence, known),
         };
         known
             .start
@@ -331,12 +339,35 @@ impl BlockManager {
     /// otherwise copies; none if there is no room.
     fn take_over(
         &mut self,
+        id: SequenceId,
         sequence: &mut CachedSequence,
         known: &PrefixMatch<'_>,
     ) -> Option<Vec<SlotCopy>> {
-        let places: Vec<(Vec<BlockId>, usize)> = (0..self.pools.len())
-            .map(|pool| self.place_of(pool, known))
+        let sources: Vec<Vec<BlockId>> = (0..self.pools.len())
+            .map(|pool| self.sources_of(pool, known))
             .collect::<Option<_>>()?;
+        let n: Vec<usize> = sources.iter().map(Vec::len).collect();
+        let home = self.choose_home(id, &n, Some(&sources), 0..self.n_whole_homes());
+        if home.is_none() && self.has_trash {
+            // The prefix lies across the homes that are left. To read it again costs less than a run apart from the others.
+            let is_left = self.choose_home(id, &n, None, 0..self.n_whole_homes());
+            is_left.is_none().then_some(())?;
+        }
+        self.is_crowded |= home.is_none();
+        let mut places = Vec::with_capacity(sources.len());
+        for (pool, sources) in sources.into_iter().enumerate() {
+            let place = match home {
+                Some(home) => home * self.home_len(pool),
+                None if self.is_windowed(pool) => {
+                    let home = self.least_used_home(pool);
+                    sequence.home = Some(home);
+                    home * self.home_len(pool)
+                }
+                None => self.place(pool, sources.len(), &sources)?,
+            };
+            places.push((sources, place));
+        }
+        sequence.home = sequence.home.or(home);
         let mut copies = Vec::new();
         for (pool, (sources, place)) in places.into_iter().enumerate() {
             let n_blocks = known.tokens.len().div_ceil(BLOCK);
@@ -358,16 +389,13 @@ impl BlockManager {
                 }
                 sequence.tables[pool].push(to);
             }
-            if self.is_windowed(pool) {
-                sequence.homes[pool] = Some(place);
-            }
         }
         sequence.tokens.extend_from_slice(known.tokens);
         Some(joined(copies))
     }
 
-    /// The cached blocks of a pool that the sequence attends to, in order, and the first block of its run or home.
-    fn place_of(&self, pool: usize, known: &PrefixMatch<'_>) -> Option<(Vec<BlockId>, usize)> {
+    /// The cached blocks of a pool that the sequence attends to, in order; none if there is no room for its own.
+    fn sources_of(&self, pool: usize, known: &PrefixMatch<'_>) -> Option<Vec<BlockId>> {
         let n = known.tokens.len();
         let first = self.groups[pool].rule.first_visible(n as u32) as usize / BLOCK;
         let nodes = known
@@ -379,18 +407,12 @@ impl BlockManager {
         let sources: Vec<BlockId> = sources
             .map(|block| block.unwrap_or(OUT_OF_WINDOW))
             .collect();
-        if !self.is_windowed(pool) {
-            let place = self.place(pool, sources.len(), &sources)?;
-            return Some((sources, place));
-        }
         // Blocks that are read must not be evicted for those that are written.
         let is_idle = |block: &&BlockId| self.pools[pool].is_unused(**block);
         let n_idle = sources.iter().filter(is_idle).count();
-        if self.pools[pool].available() < sources.len() + n_idle {
-            return None;
-        }
-        let home = self.choose_home(pool, &sources)?;
-        Some((sources, home))
+        let needed = sources.len() + n_idle;
+        let has_room = !self.is_windowed(pool) || self.pools[pool].available() >= needed;
+        has_room.then_some(sources)
     }
 
     /// Takes a block for each of `sources`: the source itself if it lies in place and nobody uses it.
@@ -459,7 +481,8 @@ fn joined(copies: Vec<SlotCopy>) -> Vec<SlotCopy> {
             Some(last)
                 if last.pool == copy.pool
                     && last.from + last.n == copy.from
-                    && last.to + last.n == copy.to =>
+                    && last.to + last.n == copy.to
+                    && last.from.abs_diff(last.to) >= last.n + copy.n =>
             {
                 last.n += copy.n;
             }

@@ -4,6 +4,9 @@ use crate::plan::BLOCK_LEN;
 
 pub type SequenceId = u32;
 
+/// Stands for the sequence of rows that pad a pass. Its results are not read.
+pub(crate) const NOBODY: SequenceId = SequenceId::MAX;
+
 /// A copy of slots of a pool to other slots of it, in all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotCopy {

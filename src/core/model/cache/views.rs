@@ -1,12 +1,16 @@
 //! The views of every pool for a pass: the runs of its sequences, with those at equal distances in one view.
+//!
+//! Where a pass has rows of no sequence, they stand for the homes between those of its sequences, so that one view reads
+//! all of these. Such a row attends to the first slot of the home that it stands for, which holds a finite number.
 
 use std::ops::Range;
 
 use crate::blocks::Runs;
 
-use super::block_manager::{BlockManager, OUT_OF_WINDOW};
+use super::block_manager::BlockManager;
 use super::mask::Mask;
-use super::{BLOCK, SequenceId};
+use super::runs::span_of;
+use super::{BLOCK, NOBODY, SequenceId};
 
 /// The number of slots of a view is a multiple of this, so that a graph serves many steps.
 const VIEW_STEP: usize = 256;
@@ -14,45 +18,84 @@ const VIEW_STEP: usize = 256;
 /// Maximum number of attention operations over one pool in a pass.
 pub(crate) const MAX_VIEWS: usize = 16;
 
-/// Consecutive tokens of a pass that belong to one sequence.
+/// The position of a row of nobody that stands for no home: it lengthens the run before it.
+pub(crate) const PADDING: u32 = u32::MAX;
+
+/// The homes of a sequence: equal steps from home to home in which its run lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) home: usize,
+    /// Number of homes; the home is a multiple of it.
+    pub(crate) n_homes: usize,
+}
+
+/// Consecutive rows of a pass that attend to one run.
 struct Segment {
-    id: SequenceId,
     n_tokens: usize,
-    /// Slots of all positions that the tokens attend to.
-    slots: Range<usize>,
+    /// The home at which the run is expected.
+    home: Option<usize>,
+    /// Number of homes that the run takes.
+    n_homes: usize,
+    /// Slots of all positions that the tokens attend to; none of nobody.
+    slots: Option<Range<usize>>,
 }
 
 impl BlockManager {
-    /// The first slot of a sequence's run in the first pool; none without a run. Sequences in this order are read
-    /// together.
-    pub(crate) fn run_start(&self, id: SequenceId) -> Option<usize> {
-        self.n_homes?;
-        let sequence = self.sequences.get(&id)?;
-        self.span(0, &sequence.tables.first()?[..], sequence.homes[0])
-            .map(|slots| slots.start)
+    /// The homes of a sequence whose run starts at one in every pool, if these are a step of equal ones.
+    pub(crate) fn cell(&self, id: SequenceId) -> Option<Cell> {
+        let home = self.regular_home(id)?;
+        let n_homes = self.n_homes_of(id).next_power_of_two();
+        home.is_multiple_of(n_homes)
+            .then_some(Cell { home, n_homes })
+    }
+
+    /// A number by which sequences whose runs are read together follow each other.
+    pub(crate) fn order(&self, id: SequenceId) -> usize {
+        if self.n_homes.is_none() {
+            return 0;
+        }
+        let first = match self.cell(id) {
+            Some(Cell { home, n_homes }) => return (n_homes.ilog2() as usize) << 32 | home,
+            None => self.sequences.get(&id),
+        };
+        let first = first.and_then(|sequence| span_of(sequence.tables.first()?));
+        (1 << 48) | first.map_or(0, |span| span.start)
+    }
+
+    /// Number of homes of a pool; none if blocks of sequences lie anywhere.
+    pub(crate) fn n_cells(&self) -> Option<usize> {
+        self.n_homes.map(|_| self.n_whole_homes())
     }
 
     /// The views of a pool for a pass, in the order of its tokens.
     pub(crate) fn views_of(&self, pool: usize, places: &[(SequenceId, u32)]) -> Vec<Runs> {
-        let segments: Vec<Segment> = places
-            .chunk_by(|(a, _), (b, _)| a == b)
-            .map(|tokens| Segment {
-                id: tokens[0].0,
-                n_tokens: tokens.len(),
-                slots: self.span_of(pool, tokens[0].0),
-            })
-            .collect();
-        let n_slots = self.groups[pool].n_slots;
+        let mut segments: Vec<Segment> = Vec::new();
+        let same = |a: &(SequenceId, u32), b: &(SequenceId, u32)| {
+            a.0 == b.0 && (a.0 != NOBODY || a.1 == b.1)
+        };
+        for tokens in places.chunk_by(same) {
+            match (tokens[0], segments.last_mut()) {
+                ((NOBODY, PADDING), Some(last)) => last.n_tokens += tokens.len(),
+                ((NOBODY, home), _) => segments.push(Segment {
+                    n_tokens: tokens.len(),
+                    home: Some(home as usize),
+                    n_homes: 1,
+                    slots: None,
+                }),
+                ((id, _), _) => segments.push(Segment {
+                    n_tokens: tokens.len(),
+                    home: self.sequences.get(&id).and_then(|sequence| sequence.home),
+                    n_homes: self.n_homes_of(id).next_power_of_two(),
+                    slots: Some(self.span_in(pool, id)),
+                }),
+            }
+        }
         let mut views: Vec<Runs> = Vec::new();
         let mut left = segments.as_slice();
         while let Some(first) = left.first() {
-            if views.len() + 1 == MAX_VIEWS {
-                views.push(all_of(left, n_slots));
-                break;
-            }
             let mut n = 1;
-            let mut view = all_of(std::slice::from_ref(first), n_slots);
-            while let Some(more) = left.get(..n + 1).and_then(|s| together(s, n_slots)) {
+            let mut view = self.alone(pool, first);
+            while let Some(more) = left.get(..n + 1).and_then(|s| self.together(pool, s)) {
                 view = more;
                 n += 1;
             }
@@ -62,28 +105,99 @@ impl BlockManager {
         views
     }
 
-    fn span_of(&self, pool: usize, id: SequenceId) -> Range<usize> {
+    /// The slots of the blocks of a sequence, from the start of its home on if all lie in it.
+    fn span_in(&self, pool: usize, id: SequenceId) -> Range<usize> {
         let sequence = self.sequences.get(&id);
-        let span = sequence.and_then(|s| self.span(pool, &s.tables[pool], s.homes[pool]));
+        let span = sequence.and_then(|sequence| {
+            let mut span = span_of(&sequence.tables[pool])?;
+            let home = sequence.home.map(|home| home * self.home_len(pool));
+            if let Some(home) = home
+                && span.start >= home
+                && span.end <= home + self.home_len(pool)
+            {
+                span.start = home;
+            }
+            Some(span.start * BLOCK..span.end * BLOCK)
+        });
         span.unwrap_or(0..BLOCK)
     }
 
-    /// The slots of the blocks of a table, from the start of their home on if all lie in it.
-    fn span(&self, pool: usize, table: &[u32], home: Option<usize>) -> Option<Range<usize>> {
-        let blocks = || {
-            table
-                .iter()
-                .filter(|b| **b != OUT_OF_WINDOW)
-                .map(|b| *b as usize)
+    /// The view of a run alone.
+    fn alone(&self, pool: usize, segment: &Segment) -> Runs {
+        let n_slots = self.groups[pool].n_slots;
+        let slots = match &segment.slots {
+            Some(slots) => slots.clone(),
+            None => {
+                let home = segment.home.unwrap_or(0);
+                let first = home * self.home_len(pool) * BLOCK;
+                first..first + BLOCK
+            }
         };
-        let (mut first, last) = (blocks().min()?, blocks().max()?);
-        if let Some(home) = home
-            && first >= home
-            && last < home + self.home_len(pool)
-        {
-            first = home;
+        let n_kv = self.padded(slots.len()).min(n_slots);
+        Runs {
+            n_tokens: segment.n_tokens,
+            n_runs: 1,
+            // Padding extends a view forwards. It starts earlier only at the end of the pool.
+            first: slots.start.min(n_slots - n_kv),
+            stride: n_kv,
+            n_kv,
         }
-        Some(first * BLOCK..(last + 1) * BLOCK)
+    }
+
+    /// One view of segments with a run each, if they have equally many tokens and the runs lie at homes at equal
+    /// distances. Without rows of nobody, whose plans have devices that skip what is masked, padding at most doubles the
+    /// number of slots that are read.
+    fn together(&self, pool: usize, segments: &[Segment]) -> Option<Runs> {
+        let [one, two, ..] = segments else {
+            return None;
+        };
+        let n_tokens = one.n_tokens;
+        let first = one.home?;
+        let n_homes = segments.iter().map(|segment| segment.n_homes).max();
+        let step = two.home?.checked_sub(first).filter(|step| *step > 0)?;
+        // Few distances, so that graphs serve more steps.
+        if self.has_trash && Some(step) != n_homes {
+            return None;
+        }
+        let home = self.home_len(pool) * BLOCK;
+        let stride = step * home;
+        let (mut longest, mut apart) = (0, 0);
+        for (i, segment) in segments.iter().enumerate() {
+            let own = segment.home?;
+            if segment.n_tokens != n_tokens || own != first + i * step {
+                return None;
+            }
+            let start = own * home;
+            let Some(slots) = &segment.slots else {
+                continue;
+            };
+            let len = slots
+                .end
+                .checked_sub(start)
+                .filter(|_| slots.start >= start)?;
+            longest = longest.max(len);
+            apart += self.padded(len);
+        }
+        // Runs do not overlap, so their views must not either.
+        let n_kv = self.padded(longest.max(BLOCK)).min(stride);
+        let n_slots = self.groups[pool].n_slots;
+        let end = (first + (segments.len() - 1) * step) * home + n_kv;
+        let is_cheap = self.has_trash || segments.len() * n_kv <= 2 * apart;
+        (longest <= n_kv && end <= n_slots && is_cheap).then_some(Runs {
+            n_tokens,
+            n_runs: segments.len(),
+            first: first * home,
+            stride,
+            n_kv,
+        })
+    }
+
+    /// The number of slots of a view for `n`: where graphs are kept for padded passes, fewer sizes serve more steps.
+    fn padded(&self, n: usize) -> usize {
+        match self.has_trash {
+            true => n.next_power_of_two().max(VIEW_STEP),
+            false => n.next_multiple_of(VIEW_STEP),
+        }
     }
 
     /// The row of a position of a sequence in a pool, if its block is in the table.
@@ -95,7 +209,8 @@ impl BlockManager {
         is_there.then(|| sequence.slot(pool, position))
     }
 
-    /// The positions that query `i` attends to, with their rows in a view of a pool.
+    /// The positions that query `i` attends to, with their rows in a view of a pool. A row of nobody attends to the first
+    /// row.
     pub(crate) fn seen(
         &self,
         pool: usize,
@@ -104,7 +219,7 @@ impl BlockManager {
         i: usize,
     ) -> Vec<(u32, usize)> {
         let Some(sequence) = self.sequences.get(&queries[i].0) else {
-            return Vec::new();
+            return vec![(0, 0)];
         };
         let start = view.first + i / view.n_tokens * view.stride;
         let seen = self.visible(pool, queries[i], sequence.tokens.len() as u32);
@@ -122,80 +237,25 @@ impl BlockManager {
     pub(crate) fn mask(&self, pool: usize, view: &Runs, queries: &[(SequenceId, u32)]) -> Mask {
         let sequences: Vec<_> = queries
             .iter()
-            .filter_map(|(id, _)| self.sequences.get(id))
+            .map(|(id, _)| self.sequences.get(id))
+            .collect();
+        // A row of nobody has no position.
+        let queries: Vec<_> = queries
+            .iter()
+            .map(|(id, position)| (*id, if *id == NOBODY { 0 } else { *position }))
             .collect();
         Mask::of_slots(
             view.n_kv,
-            queries,
+            &queries,
             &self.groups[pool].rule,
-            |i| self.visible(pool, queries[i], sequences[i].tokens.len() as u32),
+            |i| match sequences[i] {
+                Some(sequence) => self.visible(pool, queries[i], sequence.tokens.len() as u32),
+                None => 0..1,
+            },
             |i, position| {
                 let start = view.first + i / view.n_tokens * view.stride;
-                sequences[i].slot(pool, position) - start
+                sequences[i].map_or(0, |sequence| sequence.slot(pool, position) - start)
             },
         )
     }
-}
-
-fn padded(n: usize) -> usize {
-    n.next_multiple_of(VIEW_STEP)
-}
-
-/// The first slot and the number of slots of a view of at least `n` slots from `first` on, in a pool of `n_slots`.
-fn view(first: usize, n: usize, n_slots: usize) -> (usize, usize) {
-    let n_kv = padded(n).min(n_slots);
-    (first.min(n_slots - n_kv), n_kv)
-}
-
-/// One view of all slots that the segments attend to.
-fn all_of(segments: &[Segment], n_slots: usize) -> Runs {
-    let starts = segments.iter().map(|segment| segment.slots.start);
-    let ends = segments.iter().map(|segment| segment.slots.end);
-    let first = starts.min().unwrap_or(0);
-    let end = ends.max().unwrap_or(BLOCK);
-    // Padding extends a view forwards. It starts earlier only at the end of the pool.
-    let (first, n_kv) = view(first, end - first, n_slots);
-    Runs {
-        n_tokens: segments.iter().map(|segment| segment.n_tokens).sum(),
-        n_runs: 1,
-        first,
-        stride: n_kv,
-        n_kv,
-    }
-}
-
-/// One view of segments with a run each, if the runs are at equal distances, they have equally many tokens, and
-/// padding at most doubles the number of slots that are read.
-fn together(segments: &[Segment], n_slots: usize) -> Option<Runs> {
-    let [one, two, ..] = segments else {
-        return None;
-    };
-    let n_tokens = one.n_tokens;
-    let stride = two.slots.start.checked_sub(one.slots.start)?;
-    let is_regular = |pair: &[Segment]| {
-        pair[0].slots.start + stride == pair[1].slots.start && pair[0].id != pair[1].id
-    };
-    let is_alike = segments.iter().all(|segment| segment.n_tokens == n_tokens);
-    if stride == 0 || !is_alike || !segments.windows(2).all(is_regular) {
-        return None;
-    }
-    let len = |segment: &Segment| padded(segment.slots.len());
-    let longest = segments.iter().map(len).max()?;
-    let last = segments.last()?.slots.start;
-    // Padding beyond the end of the pool starts earlier instead, as far as there are slots before.
-    let back = (last + longest)
-        .saturating_sub(n_slots)
-        .min(one.slots.start);
-    // Runs do not overlap, so their views must not either.
-    let n_kv = longest.min(n_slots - (last - back)).min(stride);
-    let is_seen = segments.iter().all(|s| s.slots.len() + back <= n_kv);
-    let apart: usize = segments.iter().map(len).sum();
-    let is_cheap = segments.len() * n_kv <= 2 * apart;
-    (is_seen && is_cheap).then_some(Runs {
-        n_tokens,
-        n_runs: segments.len(),
-        first: one.slots.start - back,
-        stride,
-        n_kv,
-    })
 }

@@ -140,15 +140,16 @@ impl ViewInput {
                     false => Ok(()),
                 }
             }
-            (AttentionView::Runs(views), VisibleKeys::Runs(_)) => {
+            (AttentionView::Runs(views), VisibleKeys::Runs(all)) => {
                 let mut left = tokens;
-                for (at, view) in views.iter().enumerate() {
-                    let (own, after) = left.split_at(view.runs.n_tokens * view.runs.n_runs);
+                // The views of the graph may have been moved, so the runs are those of the pass.
+                for (at, (view, runs)) in views.iter().zip(all).enumerate() {
+                    let (own, after) = left.split_at(runs.n_tokens * runs.n_runs);
                     left = after;
                     if view.mask.is_allocated() {
-                        write_mask(executor, &view.mask, &manager.mask(group, &view.runs, own))?;
+                        write_mask(executor, &view.mask, &manager.mask(group, runs, own))?;
                     }
-                    let seen = |i| manager.seen(group, &view.runs, own, i);
+                    let seen = |i| manager.seen(group, runs, own, i);
                     self.write_whole(executor, at, (own, manager.rule(group)), seen)?;
                     self.write_spans(executor, view, seen)?;
                     self.write_distances(executor, view, own, seen)?;

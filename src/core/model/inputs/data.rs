@@ -13,6 +13,8 @@ use super::visible::VisibleKeys;
 /// The data that is written into the inputs of a pass.
 pub(crate) struct PassData<'a> {
     pub(crate) batch: &'a Batch,
+    /// The row of each result, if the batch is padded; otherwise results are those of the rows that want one.
+    pub(crate) rows: Option<&'a [usize]>,
     /// The tokens of sources that the pass reads.
     pub(crate) source: &'a Batch,
     /// The rows of these sources, if they are rows in the place of tokens.

@@ -9,7 +9,7 @@ use lab_base::weights::TensorType;
 
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
-use super::super::cache::{BlockManager, SequenceId};
+use super::super::cache::{BlockManager, NOBODY, SequenceId};
 use super::super::media::SequenceMedia;
 use super::data::PassData;
 use super::derived::{DerivedTensors, TokenLookup};
@@ -105,7 +105,11 @@ impl<'a> BatchTokens<'a> {
 
 impl TokenLookup for BatchTokens<'_> {
     fn first(&self, sequence: SequenceId) -> u32 {
-        self.block_manager.n_source(sequence)
+        match sequence {
+            // The position of a row of nobody stands for a home.
+            NOBODY => u32::MAX,
+            _ => self.block_manager.n_source(sequence),
+        }
     }
 
     fn token(&self, sequence: SequenceId, place: u32) -> Option<u32> {

@@ -55,7 +55,8 @@ impl PassInputs {
     pub(crate) fn new(g: &Graph, parts: &GraphParts<'_>, shape: &GraphShape) -> Result<Self> {
         let (plan, options) = (parts.plan, parts.options);
         let n = shape.n_tokens as u64;
-        let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
+        let some_rows =
+            shape.n_outputs > 0 && (shape.n_outputs < shape.n_tokens || shape.is_padded);
         let groups = || plan.caches.iter().enumerate();
         Ok(Self {
             tokens: ListInputs::new(g, "", shape.n_tokens, plan, &shape.adapters)?,
@@ -208,7 +209,7 @@ impl PassInputs {
             tokens.write(executor, data.media)?;
         }
         if let Some(rows) = &self.output_rows {
-            rows.write(executor, batch)?;
+            rows.write(executor, batch, data.rows)?;
         }
         if let Some(rows) = &self.states {
             rows.write(executor, &data.allocated.rows)?;

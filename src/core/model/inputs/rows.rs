@@ -78,9 +78,22 @@ impl OutputRows {
             .map(Self)
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<()> {
-        let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
-        executor.write_indices(&self.0, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())
+    /// Writes the rows that want a result, or these rows. Those that are missing repeat the first row.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        rows: Option<&[usize]>,
+    ) -> Result<()> {
+        let mut wanted: Vec<i32> = match rows {
+            Some(rows) => rows.iter().map(|row| *row as i32).collect(),
+            None => {
+                let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
+                wanted.map(|(i, _)| i).collect()
+            }
+        };
+        wanted.resize(self.0.elements() as usize, 0);
+        executor.write_indices(&self.0, &wanted)
     }
 }
 

@@ -58,6 +58,14 @@ impl VisibleKeys {
         Self::Pass(apart(&queries.positions, &keys.positions).unwrap_or_else(|| vec![all]))
     }
 
+    /// The runs of slots; none if the keys lie elsewhere.
+    pub(crate) fn runs(&self) -> &[Runs] {
+        match self {
+            Self::Runs(runs) => runs,
+            _ => &[],
+        }
+    }
+
     /// The shape for which the graph is built.
     pub(crate) fn shape(&self) -> KeyShape {
         match self {

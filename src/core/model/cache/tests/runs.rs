@@ -1,5 +1,8 @@
 //! Where runs lie, when they move, and what is looked at together.
 
+use super::super::super::batch::Batch;
+use super::super::super::padding;
+use super::super::super::sub_batch::by_sequence;
 use super::*;
 
 fn in_runs(n_blocks: usize, n_seqs: usize) -> Mirror {
@@ -8,7 +11,8 @@ fn in_runs(n_blocks: usize, n_seqs: usize) -> Mirror {
 
 /// Block at which the run of a sequence starts.
 fn start(mirror: &Mirror, id: SequenceId) -> usize {
-    mirror.block_manager.run_start(id).expect("a run") / BLOCK
+    let table = &mirror.block_manager.sequences[&id].tables[0];
+    *table.iter().min().expect("a run") as usize
 }
 
 /// A pass over some tokens of each sequence, and what is copied for it.
@@ -53,12 +57,11 @@ fn every_sequence_has_a_home_and_may_outgrow_it() {
     let moved = copies(&mut mirror, 0, &[1; 64]);
     assert_eq!(start(&mirror, 0), 0);
     assert_eq!(start(&mirror, 1), 5);
-    // By one block, so the last one first.
+    // The first block of the run goes to its end.
     let from: Vec<usize> = moved.iter().map(|copy| copy.from / BLOCK).collect();
-    assert_eq!(from, [9, 8, 7, 6, 5, 4, 2]);
-    let is_next = |copy: &SlotCopy| copy.to == copy.from + BLOCK && copy.n == BLOCK;
-    assert!(moved[..6].iter().all(is_next), "{moved:?}");
-    assert_eq!(moved[6].to, 11 * BLOCK);
+    assert_eq!(from, [4, 2], "{moved:?}");
+    assert_eq!(moved[0].to, 10 * BLOCK);
+    assert_eq!(moved[1].to, 11 * BLOCK);
     mirror.check_users();
 }
 
@@ -183,4 +186,99 @@ fn a_window_stays_in_its_home() {
         assert_eq!(windows.len(), 1, "{step}: {windows:?}");
         mirror.check_users();
     }
+}
+
+/// The rows of a padded pass over the last token of sequences.
+fn padded(mirror: &Mirror, ids: &[SequenceId]) -> Vec<(SequenceId, u32)> {
+    let manager = &mirror.block_manager;
+    let mut batch = Batch::default();
+    for id in ids {
+        batch.push(0, *id, manager.next(*id) - 1, true);
+    }
+    let place = |id, n| (n, manager.order(id));
+    let parts = by_sequence(&batch, usize::MAX, place, |_| false);
+    let padded = padding::padded(&parts[0], manager, usize::MAX);
+    let own = padded
+        .batch
+        .positions
+        .iter()
+        .filter(|(id, _)| *id != NOBODY);
+    assert_eq!(own.count(), ids.len());
+    padded.batch.positions
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Sequences of any length up to that of a home, which arrive, share prefixes, grow and end in any order.
+    #[test]
+    fn sequences_in_their_homes_are_one_view_in_every_pool(
+        acts in prop::collection::vec((0..6u32, 0..4usize, 1..40usize), 1..80),
+        has_window: bool,
+    ) {
+        const N_SEQS: usize = 6;
+        const HOME: usize = 256;
+        let mut groups = vec![group(N_SEQS * HOME / BLOCK, 0)];
+        if has_window {
+            groups.push(group(N_SEQS * HOME / BLOCK, WINDOW));
+        }
+        let manager = BlockManager::in_runs(groups.clone(), None, N_SEQS).with_trash();
+        let mut mirror = Mirror::of(manager, groups, None);
+        for (id, kind, n) in acts {
+            let len = mirror.block_manager.next(id) as usize;
+            match kind {
+                0 => {
+                    mirror.block_manager.release(id);
+                    mirror.texts.remove(&id);
+                    continue;
+                }
+                1 if len == 0 => {
+                    // A text that others may have read.
+                    let tokens = text(3 * n as u32 + 2);
+                    let n_cached = mirror.resume(id, &tokens).n_cached;
+                    prop_assert!(mirror.pass(&[(id, &tokens[n_cached..])], false));
+                }
+                _ if len + n <= HOME => {
+                    prop_assert!(mirror.pass(&[(id, &vec![7; n])], false));
+                }
+                _ => continue,
+            }
+            let running = |id: &SequenceId| mirror.block_manager.next(*id) > 0;
+            let ids: Vec<SequenceId> = (0..N_SEQS as u32).filter(running).collect();
+            let places = padded(&mirror, &ids);
+            prop_assert!(places.len() <= 2 * ids.len().next_power_of_two(), "{places:?}");
+            for pool in 0..mirror.groups.len() {
+                let views = mirror.block_manager.views_of(pool, &places);
+                prop_assert_eq!(views.len(), 1, "pool {}: {:?}", pool, views);
+                prop_assert_eq!(views[0].n_kv % HOME, 0);
+            }
+            mirror.check_seen(&places);
+            mirror.check_users();
+        }
+    }
+}
+
+#[test]
+fn a_run_that_outgrew_its_home_is_a_view_of_its_own_until_there_is_room() {
+    let groups = vec![group(4 * 16, 0)];
+    let manager = BlockManager::in_runs(groups.clone(), None, 4).with_trash();
+    let mut mirror = Mirror::of(manager, groups, None);
+    for id in 0..4 {
+        assert!(mirror.pass(&[(id, &[id + 1; 100])], false));
+    }
+    let n_views = |mirror: &Mirror, ids: &[SequenceId]| {
+        let places = padded(mirror, ids);
+        mirror.block_manager.views_of(0, &places).len()
+    };
+    assert_eq!(n_views(&mirror, &[0, 1, 2, 3]), 1);
+    assert!(mirror.pass(&[(1, &[2; 200])], false), "all are shifted");
+    assert!(n_views(&mirror, &[0, 1, 2, 3]) <= 4);
+    // When others end, every run gets a home again.
+    mirror.block_manager.release(0);
+    mirror.block_manager.release(2);
+    assert!(mirror.pass(&[(3, &[4; 1])], false));
+    assert!(n_views(&mirror, &[1, 3]) <= 2);
+    assert!(mirror.block_manager.regular_home(1).is_some());
+    assert!(mirror.block_manager.regular_home(3).is_some());
+    mirror.check_users();
 }
