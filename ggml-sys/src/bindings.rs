@@ -555,13 +555,6 @@ pub const GGML_SORT_ORDER_ASC: ggml_sort_order = 0;
 pub const GGML_SORT_ORDER_DESC: ggml_sort_order = 1;
 pub type ggml_sort_order = ::core::ffi::c_uint;
 unsafe extern "C" {
-    pub fn ggml_argsort_top_k(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        k: ::core::ffi::c_int,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_flash_attn_ext(
         ctx: *mut ggml_context,
         q: *mut ggml_tensor,
@@ -1121,6 +1114,13 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn shim_best(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        k: ::core::ffi::c_int,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;
 }
 unsafe extern "C" {
@@ -1175,10 +1175,20 @@ unsafe extern "C" {
     pub fn shim_threadpool_new(n_threads: ::core::ffi::c_int, poll: u32) -> *mut ggml_threadpool;
 }
 unsafe extern "C" {
+    pub fn shim_threadpool_set_poll(pool: *mut ggml_threadpool, poll: u32);
+}
+unsafe extern "C" {
     pub fn shim_backend_set_n_threads(
         backend: ggml_backend_t,
         n_threads: ::core::ffi::c_int,
     ) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_graph_stored(
+        graph: *mut ggml_cgraph,
+        buffers: *mut ggml_backend_buffer_t,
+        max: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn shim_graph_compute_range(
