@@ -12,21 +12,14 @@ use super::trace;
 /// The options with which the devices of a plan can run it: with block tables if all have attention over them, without
 /// flash attention if only that is missing, and with whole rows of logits if the device of the head cannot select the
 /// highest.
-pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options> {
+pub(super) fn usable(plan: &Plan, mut options: Options) -> Result<Options> {
     let runs = |device: Device, op: &KeptOp| op.runs_on(device);
-    let options = Options {
-        device_tables: reads_tables(plan, &options, &Device::may_read_block_tables, &runs)?,
-        ..options
-    };
-    let options = match options.device_tables {
-        true => options,
-        false => usable_by(plan, options, &runs)?,
-    };
-    let top_logits = options.top_logits && selects_top(plan, &options)?;
-    Ok(Options {
-        top_logits,
-        ..options
-    })
+    options.device_tables = reads_tables(plan, &options, &Device::may_read_block_tables, &runs)?;
+    if !options.device_tables {
+        options = usable_by(plan, options, &runs)?;
+    }
+    options.top_logits = options.top_logits && selects_top(plan, &options)?;
+    Ok(options)
 }
 
 /// Whether all keys and values on devices can be read by block tables. `may_read` tells of a device whether it is
