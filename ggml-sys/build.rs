@@ -23,10 +23,16 @@ const C_FILES: &[&str] = &[
     "ggml-cpu/quants.c",
 ];
 
-/// Compiled separately, with ggml's `ggml-cpu.c` in it: that calls the matrix products of this project in place of these helpers of
-/// its own, which those call (`ggml-cpu/tiled/`) for types that they have no kernels for.
+/// Compiled separately, with ggml's `ggml-cpu.c` in it: that calls functions of this project in place of ggml's.
 const DISPATCH_FILE: &str = "src/dispatch.c";
+/// Sorts whose order is total (`src/sort.c`).
 const REPLACED: &[(&str, &str)] = &[
+    ("ggml_compute_forward_argsort", "sort_rows"),
+    ("ggml_compute_forward_top_k", "select_rows"),
+];
+/// Matrix products, where ggml has these helpers: the products call them (`ggml-cpu/tiled/`) for types that they have no
+/// kernels for.
+const REPLACED_PRODUCTS: &[(&str, &str)] = &[
     ("ggml_compute_forward_mul_mat_tiled", "matmul_product"),
     ("ggml_compute_forward_mul_mat_id_tiled", "matmul_expert"),
     ("ggml_tiled_wdata_size", "matmul_work_size"),
@@ -90,6 +96,8 @@ fn main() {
     println!("cargo::rerun-if-changed=src/gelu.h");
     println!("cargo::rerun-if-changed=src/select.c");
     println!("cargo::rerun-if-changed=src/select.h");
+    println!("cargo::rerun-if-changed=src/sort.c");
+    println!("cargo::rerun-if-changed=src/sort.h");
     println!("cargo::rerun-if-changed=src/devices.c");
     println!("cargo::rerun-if-changed=src/dispatch.c");
     println!("cargo::rerun-if-changed=src/barrier.c");
@@ -111,6 +119,7 @@ fn main() {
         "cargo::rustc-env=GGML_INCLUDE={}",
         ggml.join("include").display()
     );
+    println!("cargo::rustc-env=GGML_LIBRARY={}", out.display());
     println!(
         "cargo::rustc-env=BENCH_TARGET={}",
         env::var("TARGET").expect("cargo sets TARGET")
@@ -131,6 +140,7 @@ fn main() {
     c.file("src/shim.c");
     c.file("src/attention.c");
     c.file("src/select.c");
+    c.file("src/sort.c");
     c.file("src/convolve.c");
     c.file("src/gelu.c");
     c.file("src/devices.c");
@@ -167,10 +177,10 @@ fn main() {
             .iter()
             .map(|file| Path::new("src/matmul").join(file)),
     );
-    if source.join("ggml-cpu/tiled/tiled.h").is_file() {
-        for (theirs, ours) in REPLACED {
-            dispatch.define(theirs, *ours);
-        }
+    let has_products = source.join("ggml-cpu/tiled/tiled.h").is_file();
+    let products = REPLACED_PRODUCTS.iter().filter(|_| has_products);
+    for (theirs, ours) in REPLACED.iter().chain(products) {
+        dispatch.define(theirs, *ours);
     }
 
     // Before all other libraries, whose memory they watch. rustc has the linker add none of its own.

@@ -142,8 +142,9 @@ def ours(args, model, prompt):
 
 
 def theirs_encoded(args, model, prompt):
-    found = json.loads(run([args.llama_speed, model, "-", 0, prompt, N_ANSWER, 1], timeout=None))
-    return found["prefill"], found["decode 1"]
+    cases = [f"prefill:1x{prompt}", "decode:1@0"]
+    found = json.loads(run([args.llama_speed, model, "-", 0, N_ANSWER, *cases], timeout=None))
+    return tuple(found[case] for case in cases)
 
 
 def theirs(args, model, prompt):

@@ -197,6 +197,7 @@ using on_host::dim3;
 #define __forceinline__ inline
 #define __restrict__
 #define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define threadIdx on_host::dim3(on_host::current().now->index)
 #define blockIdx on_host::current().at

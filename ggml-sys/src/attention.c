@@ -665,3 +665,21 @@ int32_t shim_paged_attention_block_step(void) { return STRIP; }
 bool shim_is_paged_attention(const struct ggml_tensor * t) {
     return is_custom(t, paged_attention);
 }
+
+struct ggml_tensor * shim_device_attention(
+        struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
+        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * sinks,
+        float scale, float softcap, float max_bias, int32_t block) {
+    struct ggml_tensor * dst = ggml_flash_attn_ext(ctx, q, k, v, NULL, scale, 0.0f, softcap);
+    // ggml itself has such a bias with a mask only.
+    memcpy(dst->op_params + 1, &max_bias, sizeof(max_bias));
+    dst->op_params[4] = block;
+    dst->src[4] = sinks;
+    dst->src[5] = queries;
+    dst->src[6] = table;
+    return dst;
+}
+
+bool shim_is_device_attention(const struct ggml_tensor * t) {
+    return t->op == GGML_OP_FLASH_ATTN_EXT && t->src[6] != NULL;
+}

@@ -35,6 +35,17 @@ struct ggml_tensor * shim_paged_attention(
         struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * bias,
         struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span, int32_t near);
 
+// The same without `selected`, `bias` and further rows, as an operation of a device: GGML_OP_FLASH_ATTN_EXT with `queries` and `table` as sources 5
+// and 6 and `block` as parameter 4. Only a device that was asked for it may compute it: others ignore the table, the CPU backend too.
+// q f32 [dk, n, heads], k and v [dk or dv, slots, kv_heads].
+struct ggml_tensor * shim_device_attention(
+        struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
+        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * sinks,
+        float scale, float softcap, float max_bias, int32_t block);
+
+// Whether a tensor is the result of shim_device_attention.
+bool shim_is_device_attention(const struct ggml_tensor * t);
+
 // Whether a tensor is the result of shim_paged_attention.
 bool shim_is_paged_attention(const struct ggml_tensor * t);
 

@@ -555,13 +555,6 @@ pub const GGML_SORT_ORDER_ASC: ggml_sort_order = 0;
 pub const GGML_SORT_ORDER_DESC: ggml_sort_order = 1;
 pub type ggml_sort_order = ::core::ffi::c_uint;
 unsafe extern "C" {
-    pub fn ggml_argsort_top_k(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        k: ::core::ffi::c_int,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_flash_attn_ext(
         ctx: *mut ggml_context,
         q: *mut ggml_tensor,
@@ -1060,6 +1053,24 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn shim_device_attention(
+        ctx: *mut ggml_context,
+        q: *mut ggml_tensor,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        queries: *mut ggml_tensor,
+        table: *mut ggml_tensor,
+        sinks: *mut ggml_tensor,
+        scale: f32,
+        softcap: f32,
+        max_bias: f32,
+        block: i32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_is_device_attention(t: *const ggml_tensor) -> bool;
+}
+unsafe extern "C" {
     pub fn shim_paged_attention_max_head() -> i32;
 }
 unsafe extern "C" {
@@ -1100,6 +1111,13 @@ unsafe extern "C" {
         span: i32,
         local: i32,
         block: i32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_best(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        k: ::core::ffi::c_int,
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
@@ -1157,10 +1175,20 @@ unsafe extern "C" {
     pub fn shim_threadpool_new(n_threads: ::core::ffi::c_int, poll: u32) -> *mut ggml_threadpool;
 }
 unsafe extern "C" {
+    pub fn shim_threadpool_set_poll(pool: *mut ggml_threadpool, poll: u32);
+}
+unsafe extern "C" {
     pub fn shim_backend_set_n_threads(
         backend: ggml_backend_t,
         n_threads: ::core::ffi::c_int,
     ) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_graph_stored(
+        graph: *mut ggml_cgraph,
+        buffers: *mut ggml_backend_buffer_t,
+        max: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn shim_graph_compute_range(

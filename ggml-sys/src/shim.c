@@ -59,9 +59,21 @@ ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t) {
 
 void shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer) { t->buffer = buffer; }
 
+// Whether a tensor that is no view has rows or states that are kept between graphs. Inputs have none, wherever they lie.
+static bool is_stored(const struct ggml_tensor * t) {
+    if (t->buffer == NULL || t->buffer->usage != GGML_BACKEND_BUFFER_USAGE_ANY || t->flags & GGML_TENSOR_FLAG_INPUT) {
+        return false;
+    }
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(t->buffer->buft);
+    return device != NULL && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
 void shim_view_in_buffer(struct ggml_tensor * t) {
     const struct ggml_tensor * of = t->view_src;
-    if (of == NULL || t->buffer != NULL || of->buffer == NULL || of->buffer->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+    if (of == NULL || t->buffer != NULL || of->buffer == NULL) {
+        return;
+    }
+    if (of->buffer->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS && !is_stored(of)) {
         return;
     }
     if (of->data != NULL) {
@@ -83,6 +95,28 @@ struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll) {
     struct ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
     params.poll = poll;
     return ggml_threadpool_new(&params);
+}
+
+int shim_graph_stored(struct ggml_cgraph * graph, ggml_backend_buffer_t * buffers, int max) {
+    int n = 0;
+    for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+        const struct ggml_tensor * node = ggml_graph_node(graph, i);
+        for (int at = -1; at < GGML_MAX_SRC; at++) {
+            const struct ggml_tensor * t = at < 0 ? node : node->src[at];
+            const struct ggml_tensor * base = t != NULL && t->view_src != NULL ? t->view_src : t;
+            if (base == NULL || !is_stored(base)) {
+                continue;
+            }
+            int known = 0;
+            while (known < n && buffers[known] != base->buffer) {
+                known++;
+            }
+            if (known == n && n < max) {
+                buffers[n++] = base->buffer;
+            }
+        }
+    }
+    return n;
 }
 
 enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to) {

@@ -11,6 +11,7 @@
 #include "convolve.h"
 #include "gelu.h"
 #include "select.h"
+#include "sort.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,16 +35,23 @@ struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);
 ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t);
 // Notes the buffer that a tensor will lie in, without a place in it.
 void    shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer);
-// Has a view of a tensor in a buffer of weights know that buffer: ggml's scheduler looks at no more.
+// Has a view of a tensor in a buffer of weights, or of stored rows or states, know that buffer: ggml's scheduler looks at no
+// more.
 void    shim_view_in_buffer(struct ggml_tensor * t);
 bool    shim_tensor_in_host_memory(const struct ggml_tensor * t);
 void *  shim_tensor_data(const struct ggml_tensor * t);
 int     shim_max_src(void);
 
 struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll);
+// How long an idle thread of a pool polls for work from now on, as in shim_threadpool_new. No graph runs. In dispatch.c.
+void shim_threadpool_set_poll(struct ggml_threadpool * pool, uint32_t poll);
 
 // Sets the thread count of a backend that has one; false if it has none.
 bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
+
+// Writes the buffers of the rows and states that a graph reads and writes, each once, and at most `max`; returns their
+// number. They are in memory of devices other than the processor's, and neither for weights nor for results of graphs.
+int shim_graph_stored(struct ggml_cgraph * graph, ggml_backend_buffer_t * buffers, int max);
 
 // Computes the nodes of an allocated graph from one place up to another, on a backend whose memory they use.
 enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cgraph * graph, int from, int to);

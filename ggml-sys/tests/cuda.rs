@@ -23,6 +23,9 @@ fn passes(name: &str) {
         .arg(format!("tests/cuda/{name}.cpp"))
         .arg("-o")
         .arg(&program)
+        // ggml and the operations of this project, for what the kernels are compared with.
+        .arg(format!("-L{}", env!("GGML_LIBRARY")))
+        .args(["-lggml", "-lpthread", "-ldl", "-lm"])
         .output()
         .expect("the compiler that built ggml runs");
     let said = String::from_utf8_lossy(&compiled.stderr);
@@ -43,4 +46,9 @@ fn kernels_are_chosen_by_card_and_type() {
 #[test]
 fn the_largest_numbers_of_a_row_are_found() {
     passes("top_k");
+}
+
+#[test]
+fn attention_over_blocks_is_that_of_the_processor() {
+    passes("paged_attention");
 }

@@ -482,6 +482,8 @@ impl LoadOptions {
                 (false, None) => defaults.flash_attn,
                 (false, Some(switch)) => switch == OnOff::On,
             },
+            // Whether devices read them is found out when their model is loaded.
+            device_tables: false,
             deterministic: self.deterministic,
             embeddings: false,
             non_causal: false,

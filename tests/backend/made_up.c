@@ -3,8 +3,10 @@
 // the type of its result or of its first source if only that one is meant (`SET_ROWS:q8_0,FLASH_ATTN_EXT`).
 // MADE_UP_LOADS says how weights get there: `async` (copies from memory of its own kind are carried out as late as is
 // allowed) or `in place` (it uses the host's memory).
+// Attention over block tables (shim_device_attention of ggml-sys/src/attention.h) is computed by plain loops.
 // MADE_UP_QUEUE makes it compute and copy on a thread of its own, as a GPU does, with the given latencies in microseconds: of a
 // launch, of a copy, of a graph (`5,8,8000`). What it did is in the file MADE_UP_REPORT.
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +21,7 @@
 #error "IDENTITY: what the library says it was built from"
 #endif
 const char bench_backend_identity[] = IDENTITY;
+const int  bench_backend_reads_tables = 1;
 
 static struct ggml_backend_device      device;
 static struct ggml_backend_buffer_type memory;
@@ -30,6 +33,94 @@ static bool loads(const char * way) {
 }
 
 static ggml_backend_dev_t cpu(void) { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
+
+// Computing: all on the processor, and attention by block tables here.
+
+static bool has_table(const struct ggml_tensor * t) { return t->op == GGML_OP_FLASH_ATTN_EXT && t->src[6] != NULL; }
+
+static float param(const struct ggml_tensor * t, int at) {
+    float value;
+    memcpy(&value, t->op_params + at, sizeof(value));
+    return value;
+}
+
+static const float * row_of(const struct ggml_tensor * t, int64_t slot, int64_t head, float * to) {
+    const char * row = (const char *) t->data + slot * t->nb[1] + head * t->nb[2];
+    if (t->type == GGML_TYPE_F32) {
+        return (const float *) row;
+    }
+    ggml_get_type_traits(t->type)->to_float(row, to, t->ne[0]);
+    return to;
+}
+
+// Without linear biases, which no test asks for.
+static void attend_by_table(struct ggml_tensor * dst) {
+    const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * sinks = dst->src[4];
+    const int32_t * queries = dst->src[5]->data, * table = dst->src[6]->data;
+    const int64_t dk = k->ne[0], dv = v->ne[0], heads = q->ne[2], block = dst->op_params[4];
+    const float scale = param(dst, 0), softcap = param(dst, 2);
+    static bool was_said = false;
+    if (!was_said) {
+        GGML_LOG_WARN("made up: attention by a table of blocks of %lld\n", (long long) block);
+        was_said = true;
+    }
+    GGML_ASSERT(param(dst, 1) == 0.0f && dst->src[3] == NULL);
+    float * one = malloc(sizeof(float) * (size_t) (dk > dv ? dk : dv));
+    double * sums = malloc(sizeof(double) * (size_t) dv);
+    for (int64_t i = 0; i < q->ne[1]; i++) {
+        const int32_t * query = queries + 4 * i;
+        for (int64_t head = 0; head < heads; head++) {
+            const float * x = (const float *) ((const char *) q->data + i * q->nb[1] + head * q->nb[2]);
+            const int64_t kv_head = head / (heads / k->ne[2]);
+            double top = sinks ? ((const float *) sinks->data)[head] : -INFINITY, total = sinks ? 1 : 0;
+            memset(sums, 0, sizeof(double) * (size_t) dv);
+            for (int64_t p = query[2]; p < query[3]; p++) {
+                const int64_t slot = (int64_t) table[query[0] + p / block] * block + p % block;
+                GGML_ASSERT(slot >= 0 && slot < k->ne[1]);
+                const float * key = row_of(k, slot, kv_head, one);
+                double score = 0;
+                for (int64_t d = 0; d < dk; d++) {
+                    score += (double) key[d] * x[d];
+                }
+                score *= scale;
+                score = softcap > 0 ? softcap * tanh(score / softcap) : score;
+                const double higher = score > top ? score : top, shrink = exp(top - higher), weight = exp(score - higher);
+                const float * value = row_of(v, slot, kv_head, one);
+                for (int64_t d = 0; d < dv; d++) {
+                    sums[d] = sums[d] * shrink + weight * value[d];
+                }
+                total = total * shrink + weight;
+                top = higher;
+            }
+            float * out = (float *) dst->data + (i * heads + head) * dv;
+            for (int64_t d = 0; d < dv; d++) {
+                out[d] = total > 0 ? (float) (sums[d] / total) : 0;
+            }
+        }
+    }
+    free(sums);
+    free(one);
+}
+
+static enum ggml_status compute(ggml_backend_t processor, struct ggml_cgraph * graph) {
+    const int n = ggml_graph_n_nodes(graph);
+    for (int from = 0; from < n;) {
+        int to = from;
+        while (to < n && !has_table(ggml_graph_node(graph, to))) {
+            to++;
+        }
+        struct ggml_cgraph part = ggml_graph_view(graph, from, to);
+        const enum ggml_status status = to > from ? ggml_backend_graph_compute(processor, &part) : GGML_STATUS_SUCCESS;
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+        if (to < n) {
+            attend_by_table(ggml_graph_node(graph, to));
+        }
+        from = to + 1;
+    }
+    return GGML_STATUS_SUCCESS;
+}
 
 // Memory
 
@@ -155,7 +246,7 @@ static void work_off(const struct command * command) {
             pass_until(began + latency[1]);
             break;
         case COMPUTE:
-            ggml_backend_graph_compute(queue_cpu, command->graph);
+            compute(queue_cpu, command->graph);
             n_graphs++;
             n_replays += command->graph == last && command->graph->uid == last_uid;
             last = command->graph, last_uid = command->graph->uid;
@@ -232,7 +323,7 @@ static void start_queue(const char * latencies, ggml_backend_t cpu_backend) {
     pthread_detach(thread);
 }
 
-// Computing
+// The backend
 
 static const char * backend_name(ggml_backend_t backend) { (void) backend; return "Test0"; }
 
@@ -242,7 +333,7 @@ static void backend_free(ggml_backend_t backend) {
 }
 
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
-    return ggml_backend_graph_compute(backend->context, graph);
+    return compute(backend->context, graph);
 }
 
 static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {

@@ -269,6 +269,76 @@ fn a_cache_that_a_device_cannot_use_is_an_error() {
     assert_eq!(refused("FLASH_ATTN_EXT", "on"), None);
 }
 
+/// Attention by block tables on a device: a prompt in pieces, requests that run together and share a prefix, and the
+/// same without tables.
+#[test]
+fn devices_read_block_tables() {
+    let (folder, library) = sound();
+    let model = synthesised(folder.path(), "llama", &SMALL);
+    let ids: Vec<String> = (0..70).map(|i| (i * 7 % 96).to_string()).collect();
+    let out = folder.path().join("out.npy");
+    let logits = |device: &str, tables: &str| {
+        let (model, library) = (model.display().to_string(), library.display().to_string());
+        let (ids, out_name) = (ids.join(","), out.display().to_string());
+        let line = [
+            ["logits", "-m", &model, "--backend", &library],
+            ["--tokens", &ids, "--force", "-o", &out_name],
+            ["--device", device, "--flash-attn", "on", "--chunk"],
+        ];
+        let line = [&line.concat()[..], &["9"]].concat();
+        let ran = ended(program(&line).env("BENCH_DEVICE_TABLES", tables));
+        assert!(ran.is_fine(), "{}", ran.err);
+        let used = ran.err.contains("attention by a table of blocks of 16");
+        assert_eq!(used, device != "none" && tables == "1", "{}", ran.err);
+        parse_npy(&std::fs::read(&out).expect("it was written")).values
+    };
+    let expected = logits("none", "1");
+    for tables in ["0", "1"] {
+        let found: Vec<f32> = logits("Test0", tables).iter().map(|x| *x as f32).collect();
+        assert!(nmse(&found, &expected) < 1e-10, "{tables}");
+    }
+
+    // Prompts with a common start, of which half come again, in passes of their own lengths.
+    let start = "The first of all numbers is one, and the second is two. ".repeat(3);
+    let requests: Vec<String> = (0..12)
+        .map(|i| {
+            let prompt = format!("{start}{}", "And then? ".repeat(i % 6));
+            let body = json!({ "prompt": prompt, "max_tokens": 3 + i, "temperature": 0, "ignore_eos": true });
+            json!({ "custom_id": format!("r{i}"), "method": "POST", "url": "/v1/completions", "body": body })
+                .to_string()
+        })
+        .collect();
+    let file = folder.path().join("in.jsonl");
+    std::fs::write(&file, requests.join("\n") + "\n").expect("the folder is writable");
+    let answers = |device: &str| {
+        let out = folder.path().join(format!("{device}.jsonl"));
+        let (file, out_name) = (file.display().to_string(), out.display().to_string());
+        let library = library.display().to_string();
+        let line = [
+            ["batch", &file, &out_name, "--backend", &library],
+            ["--device", device, "--parallel", "5", "--kv-type"],
+        ];
+        let line = [&line.concat()[..], &["f32"]].concat();
+        let ran = ended(program(&line).env("BENCH_DEVICE_TABLES", "1"));
+        assert!(ran.is_fine(), "{}", ran.err);
+        let text = std::fs::read_to_string(out).expect("it was written");
+        let mut found: Vec<(String, String)> = text
+            .lines()
+            .map(|line| {
+                let line: Value = serde_json::from_str(line).expect("JSON");
+                let text = &line["response"]["body"]["choices"][0]["text"];
+                let field = |value: &Value| value.as_str().expect("a text").to_owned();
+                (field(&line["custom_id"]), field(text))
+            })
+            .collect();
+        found.sort();
+        found
+    };
+    let expected = answers("none");
+    assert_eq!(expected.len(), 12);
+    assert_eq!(answers("Test0"), expected);
+}
+
 /// What a device gives of its rows decides as all of them would: two devices with the same logits, of which one cannot select.
 #[test]
 fn texts_by_the_highest_logits_are_those_by_all_logits() {

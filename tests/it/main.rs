@@ -35,6 +35,7 @@ mod embeddings;
 mod faults;
 mod fields;
 mod folders;
+mod fused;
 mod golden_templates;
 mod golden_tokenizers;
 mod golden_zoo;

@@ -51,8 +51,7 @@ fn check_decode(decode: &Value, bandwidth: f64, repeat: u64) {
 
 #[test]
 fn measurements_of_the_shipped_model_are_consistent() {
-    let arguments =
-        "-p 8,24 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --requests --json";
+    let arguments = "-p 8,24 --prompts 1,2 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --requests --json";
     let report = perf(&arguments.split(' ').collect::<Vec<_>>());
     let report: Value = serde_json::from_str(&report).expect("JSON");
     let runs = report["runs"].as_array().expect("runs");
@@ -62,11 +61,15 @@ fn measurements_of_the_shipped_model_are_consistent() {
         let bandwidth = number(&run["bandwidth_bytes_per_second"]);
         assert!((1e8..1e13).contains(&bandwidth), "{bandwidth}");
         let prefill = run["prefill"].as_array().expect("prefill");
-        let lengths: Vec<&Value> = prefill.iter().map(|row| &row["tokens"]).collect();
-        assert_eq!(lengths, [8, 24]);
+        let field = |row: &Value, key: &str| row[key].as_u64().expect("a number");
+        let cases = prefill
+            .iter()
+            .map(|row| (field(row, "tokens"), field(row, "prompts")));
+        assert!(cases.eq([(8, 1), (8, 2), (24, 1), (24, 2)]));
         for row in prefill {
             check_summary(&row["seconds"], 2);
-            let speed = number(&row["tokens"]) / number(&row["seconds"]["p50"]);
+            let tokens = number(&row["tokens"]) * number(&row["prompts"]);
+            let speed = tokens / number(&row["seconds"]["p50"]);
             near(number(&row["tokens_per_second"]), speed);
         }
         let decode = run["decode"].as_array().expect("decode");

@@ -247,20 +247,29 @@ impl Tensor {
 
     /// Whether all elements lie one after another in the order of the dimensions.
     pub fn is_contiguous(&self) -> bool {
-        let (shape, strides, ty) = (self.shape(), self.strides(), self.ty());
-        let mut expected = ty.block_bytes() as usize;
-        for dim in 0..4 {
-            if shape[dim] != 1 && strides[dim] != expected {
-                return false;
-            }
-            let steps = if dim == 0 {
+        let (shape, strides, whole) = (self.shape(), self.strides(), self.whole_strides());
+        (0..4).all(|dim| shape[dim] == 1 || strides[dim] == whole[dim])
+    }
+
+    /// Whether the strides are those of contiguous elements, in dimensions of one element too.
+    pub(super) fn has_whole_strides(&self) -> bool {
+        self.strides() == self.whole_strides()
+    }
+
+    /// The strides of a tensor of this shape whose elements lie one after another.
+    fn whole_strides(&self) -> [usize; 4] {
+        let (shape, ty) = (self.shape(), self.ty());
+        let mut next = ty.block_bytes() as usize;
+        std::array::from_fn(|dim| {
+            let n = if dim == 0 {
                 shape[0] / ty.block_len()
             } else {
                 shape[dim]
             };
-            expected = expected.saturating_mul(steps as usize);
-        }
-        true
+            let stride = next;
+            next = next.saturating_mul(n as usize);
+            stride
+        })
     }
 
     /// Whether the elements of each row lie one after another.

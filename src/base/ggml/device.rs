@@ -28,6 +28,9 @@ pub enum DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
+/// Environment variable: `1` has devices read block tables.
+const TABLES_VARIABLE: &str = "BENCH_DEVICE_TABLES";
+
 /// Held while ggml's registry is read or added to: it is a list that moves when it grows.
 static REGISTRY: Mutex<()> = Mutex::new(());
 
@@ -107,6 +110,14 @@ impl Device {
         unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
     }
 
+    /// Whether attention on the device may read block tables, which backends of ggml itself ignore; whether it can for a
+    /// model, the device says of its operation. The kernels of this project for it have not run on a GPU, so they are
+    /// used only where `BENCH_DEVICE_TABLES` is `1`.
+    pub fn may_read_block_tables(self) -> bool {
+        let is_on = std::env::var_os(TABLES_VARIABLE).is_some_and(|value| value == "1");
+        is_on && super::library::reads_tables(&self.backend_name())
+    }
+
     /// Name of the device's backend.
     pub fn backend_name(self) -> String {
         // SAFETY: registered devices have an entry of a backend, which has a name.
@@ -180,22 +191,12 @@ impl Device {
     /// memory becomes resident when it is first used. Operations on the memory run on this device; operations on memory
     /// of the processor may run on other devices.
     pub fn allocate(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
-        self.take(arena, what, self.usage())
+        self.take(arena, what, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
     }
 
     /// [`Self::allocate`] for weights: operations on them run on this device.
     pub fn allocate_weights(self, arena: &Arena) -> Result<usize, Error> {
         self.take(arena, "weights", sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-    }
-
-    /// The usage of memory that is not for weights. By itself ggml's scheduler follows only memory of weights: it may
-    /// compute an operation that reads other memory on another device, for which it copies all of that memory. So
-    /// memory of other devices than the processor is marked as weights too.
-    fn usage(self) -> sys::ggml_backend_buffer_usage {
-        match self.kind() {
-            DeviceKind::Cpu => sys::GGML_BACKEND_BUFFER_USAGE_ANY,
-            _ => sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
-        }
     }
 
     /// [`Self::allocate`] for values that graphs read or write, wherever their operations run.
@@ -345,7 +346,7 @@ impl Device {
     /// Gives every tensor of an arena a place without memory, so that a graph over the tensors can be measured. The
     /// executor refuses to run such a graph.
     pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
-        self.stand_in_for(arena, tensors, self.usage())
+        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
     }
 
     /// [`Self::stand_in`] for weights, the counterpart of [`Self::allocate_weights`].

@@ -19,10 +19,11 @@ use super::c_text::text;
 use super::device::Device;
 use super::device_inputs::DeviceInputs;
 use super::error::{Error, fault};
-use super::ops::Graph;
+use super::ops::{Graph, Unary};
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
 use super::scratch::ScratchId;
+use crate::weights::TensorType;
 
 /// Threads that are kept between graphs.
 pub struct ThreadPool {
@@ -48,6 +49,12 @@ impl ThreadPool {
         let ptr = NonNull::new(ptr)
             .ok_or_else(|| Error::Device(format!("could not start {n_threads} threads")))?;
         Ok(Self { ptr, n_threads })
+    }
+
+    /// Lets an idle thread sleep at once from now on, instead of polling for work for some time.
+    fn sleep_when_idle(&mut self) {
+        // SAFETY: the pool is alive and no graph runs: it is used by the thread that owns it.
+        unsafe { sys::shim_threadpool_set_poll(self.ptr.as_ptr(), 0) };
     }
 
     /// Lets the threads sleep until the next graph.
@@ -156,6 +163,41 @@ struct RunCosts {
     n_copies: u64,
 }
 
+/// The memory of stored rows and states that a graph reads. While this lives, it is marked as memory of weights: ggml's
+/// scheduler computes an operation where the weights lie that it reads, and may copy all of any other memory to another
+/// device. At other times it is not: weights do not change, which backends make use of.
+struct FollowedBuffers(Vec<sys::ggml_backend_buffer_t>);
+
+impl FollowedBuffers {
+    /// Most such buffers of a graph: caches and states on each device.
+    const MAX: usize = 256;
+
+    fn of(graph: &Graph) -> Self {
+        let mut buffers = vec![std::ptr::null_mut(); Self::MAX];
+        // SAFETY: the graph is alive, and there is room for so many buffers.
+        let n = unsafe {
+            sys::shim_graph_stored(graph.as_ptr(), buffers.as_mut_ptr(), Self::MAX as i32)
+        };
+        buffers.truncate(n as usize);
+        let own = Self(buffers);
+        own.mark(sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        own
+    }
+
+    fn mark(&self, usage: sys::ggml_backend_buffer_usage) {
+        for buffer in &self.0 {
+            // SAFETY: the graph keeps the arenas alive that own the buffers, and outlives this value.
+            unsafe { sys::ggml_backend_buffer_set_usage(*buffer, usage) };
+        }
+    }
+}
+
+impl Drop for FollowedBuffers {
+    fn drop(&mut self) {
+        self.mark(sys::GGML_BACKEND_BUFFER_USAGE_ANY);
+    }
+}
+
 /// Runs graphs on a list of devices, the processor last.
 ///
 /// Field order is drop order: graph, scheduler, inputs, backends, threads.
@@ -249,6 +291,12 @@ impl Executor {
         self.is_batch_invariant = true;
     }
 
+    /// Lets idle threads of the processor sleep at once: where other devices compute the layers, threads that poll take
+    /// time from what chooses and sends tokens.
+    pub fn sleep_when_idle(&mut self) {
+        self.threads.sleep_when_idle();
+    }
+
     /// Makes plain loops compute from now on (`plain`), which are slow and independent of the devices' kernels.
     ///
     /// # Errors
@@ -313,12 +361,14 @@ impl Executor {
             self.devices[device].stand_in_values(graph.arena(), &wrapped)?;
         }
         let mut sizes = vec![0usize; self.backends.len()];
+        let followed = FollowedBuffers::of(&graph);
         // SAFETY: the graph fits the scheduler, `sizes` has one entry per backend.
         unsafe {
             sys::ggml_backend_sched_reserve_size(self.sched(), graph.as_ptr(), sizes.as_mut_ptr())
         };
         // SAFETY: the scheduler is alive; measuring leaves assignments that must be reset.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
+        drop(followed);
         drop(graph);
         self.check_workers()?;
         let sizes = sizes.iter_mut().zip(&of_inputs);
@@ -335,14 +385,33 @@ impl Executor {
         self.graph = None;
         self.scratch = ScratchId::new();
         self.place_inputs(&graph)?;
+        let followed = FollowedBuffers::of(&graph);
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
+        drop(followed);
         drop(graph);
         match done {
             true => self.check_workers(),
+            false => Err(self.no_scratch()),
+        }
+    }
+
+    /// Has the scheduler plan the places of the next graph anew. It puts the nodes of a graph with as many nodes and leaves
+    /// as the last one at the same places if these are large enough, whichever node reads which.
+    fn forget_places(&self) -> Result<(), Error> {
+        let blank = Graph::new(2, 0)?;
+        let input = blank.input("blank", TensorType::F32, &[1])?;
+        blank.expand(&blank.unary(&input, Unary::Relu)?)?;
+        // SAFETY: the graph fits the scheduler, which holds no other after the reset.
+        let done = unsafe {
+            sys::ggml_backend_sched_reset(self.sched());
+            sys::ggml_backend_sched_reserve(self.sched(), blank.as_ptr())
+        };
+        match done {
+            true => Ok(()),
             false => Err(self.no_scratch()),
         }
     }
@@ -404,8 +473,10 @@ impl Executor {
         let is_new = graph.scratch().get().is_none();
         if is_new {
             self.place_inputs(&graph)?;
+            self.forget_places()?;
         }
         let sources = self.sources(&graph);
+        let followed = FollowedBuffers::of(&graph);
         // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
         // have places already lie in the scratch memory as it is now, and keep them.
         let (done, bytes) = unsafe {
@@ -416,6 +487,7 @@ impl Executor {
             };
             (done, self.backends.iter().map(bytes).sum())
         };
+        drop(followed);
         // With several devices, values are copied by nodes that exist until the next reset.
         if !done || bytes != self.scratch_bytes || self.backends.len() > 1 {
             self.scratch = ScratchId::new();

@@ -50,6 +50,17 @@ impl LibraryError {
 
 static LOADED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(Mutex::default);
 
+/// The names of loaded backends, and whether each has attention by block tables.
+static READS_TABLES: LazyLock<Mutex<Vec<(String, bool)>>> = LazyLock::new(Mutex::default);
+
+/// Whether a backend has this project's attention by block tables: a library says so, and CUDA as a part of the program
+/// has it.
+pub(super) fn reads_tables(backend: &str) -> bool {
+    let loaded = lock(&READS_TABLES);
+    let found = loaded.iter().find(|(name, _)| name == backend);
+    found.map_or(backend == "CUDA", |(_, reads)| *reads)
+}
+
 /// Adds the devices of a backend library, and returns the name of the backend. A file that was loaded before is not
 /// registered again.
 ///
@@ -91,6 +102,8 @@ pub fn load_library(path: &Path) -> Result<String, LibraryError> {
         let api = sys::shim_backend_api_version(reg);
         (name, api, sys::shim_core_api_version())
     };
+    // SAFETY: only the presence of the symbol is asked for.
+    let reads = unsafe { library.get::<*const c_int>(b"bench_backend_reads_tables\0") }.is_ok();
     std::mem::forget(library);
     if api != expected {
         return Err(LibraryError::OtherSources {
@@ -108,6 +121,7 @@ pub fn load_library(path: &Path) -> Result<String, LibraryError> {
     // SAFETY: as above; a backend of this interface has all functions that the registry calls.
     unsafe { super::device::register(reg) };
     loaded.push(whole);
+    lock(&READS_TABLES).push((name.clone(), reads));
     Ok(name)
 }
 

@@ -11,14 +11,14 @@ use super::device::Device;
 use super::ops::Graph;
 use super::profile::is_view;
 
-/// An operation that writes or reads rows stored between passes, or carries states of heads over time.
+/// An operation that writes or reads rows stored between passes, or carries states over time.
 pub struct KeptOp {
     pub op: String,
     /// The path of the unit for which it was built.
     pub path: String,
-    /// Type and shape of the rows.
+    /// Type and shape of the rows; of a convolution those of its weight.
     pub rows: String,
-    /// Whether the operation carries states of heads over time.
+    /// Whether the operation carries states over time.
     pub is_of_time: bool,
     node: Tensor,
 }
@@ -36,19 +36,21 @@ impl KeptOp {
         }
     }
 
-    /// Whether a device that claims all sizes has a kernel for heads of this size: graphics cards have kernels for 64
-    /// elements, CUDA also for 128. Of the gated delta rule CUDA has kernels for these sizes; the others claim what they have.
+    /// Whether a device that claims all sizes has a kernel for this one. Of the convolution and of the gated delta rule
+    /// CUDA has kernels for these widths and heads; the others claim what they have. Of the other operations graphics
+    /// cards have kernels for heads of 64 elements, CUDA also of 128.
     fn has_time_kernel(&self, device: &str) -> bool {
         let is = |name: &str| device.starts_with(name);
-        // SAFETY: the node is alive and has three sources, of which the third is as wide as the heads.
+        // SAFETY: the node is alive. A convolution has two sources, of which the second is as long as its kernel; the
+        // others have three, of which the third is as wide as the heads.
         let (op, d) = unsafe {
             let node = self.node.as_ptr();
-            (
-                sys::shim_tensor_op(node) as sys::ggml_op,
-                sys::shim_tensor_ne(sys::shim_tensor_src(node, 2), 0),
-            )
+            let op = sys::shim_tensor_op(node) as sys::ggml_op;
+            let at = if op == sys::GGML_OP_SSM_CONV { 1 } else { 2 };
+            (op, sys::shim_tensor_ne(sys::shim_tensor_src(node, at), 0))
         };
         match op {
+            sys::GGML_OP_SSM_CONV => !is("CUDA") || [3, 4, 5, 9, 15].contains(&d),
             sys::GGML_OP_GATED_DELTA_NET => !is("CUDA") || [16, 32, 64, 128].contains(&d),
             _ if is("CUDA") => [64, 128].contains(&d),
             _ => d == 64 || !(is("Metal") || is("MTL") || is("Vulkan")),
@@ -62,7 +64,7 @@ impl KeptOp {
         let (k, softcap, v) = unsafe {
             let node = self.node.as_ptr();
             let op = sys::shim_tensor_op(node) as sys::ggml_op;
-            if op != sys::GGML_OP_FLASH_ATTN_EXT {
+            if op != sys::GGML_OP_FLASH_ATTN_EXT || sys::shim_is_device_attention(node) {
                 return true;
             }
             let k = sys::shim_tensor_ne(sys::shim_tensor_src(node, 1), 0);
@@ -83,8 +85,9 @@ impl KeptOp {
     }
 }
 
-fn has_time_heads(op: sys::ggml_op) -> bool {
-    const OPS: [sys::ggml_op; 4] = [
+fn is_over_time(op: sys::ggml_op) -> bool {
+    const OPS: [sys::ggml_op; 5] = [
+        sys::GGML_OP_SSM_CONV,
         sys::GGML_OP_GATED_DELTA_NET,
         sys::GGML_OP_RWKV_WKV6,
         sys::GGML_OP_RWKV_WKV7,
@@ -94,22 +97,28 @@ fn has_time_heads(op: sys::ggml_op) -> bool {
 }
 
 impl Graph {
-    /// The operations over time in heads, and those that write stored rows, or read the rows that the graph writes, in
+    /// The operations over time, and those that write stored rows, or read the rows that the graph writes, in
     /// the order of execution.
     pub fn kept_ops(&self) -> Vec<KeptOp> {
         let nodes = (0..self.n_nodes()).filter_map(|i| {
             // SAFETY: the index is below the number of nodes.
             let node = unsafe { sys::ggml_graph_node(self.as_ptr(), i as i32) };
             // SAFETY: the node is alive.
-            let (op, first) = unsafe { (sys::shim_tensor_op(node), sys::shim_tensor_src(node, 0)) };
-            let is_of_time = has_time_heads(op as sys::ggml_op);
+            let op = unsafe { sys::shim_tensor_op(node) } as sys::ggml_op;
+            let is_of_time = is_over_time(op);
+            let shown = if op == sys::GGML_OP_SSM_CONV { 1 } else { 0 };
             let rows = match is_of_time {
-                true => self.arena().wrap("kept_ops", first).ok()?,
+                // SAFETY: operations over time have two sources or more.
+                true => unsafe {
+                    self.arena()
+                        .wrap("kept_ops", sys::shim_tensor_src(node, shown))
+                }
+                .ok()?,
                 false => self.kept_rows(node)?,
             };
             let place = self.scopes().place(node as usize)?;
             // SAFETY: the node is alive, and ggml has a name for every operation.
-            let op = unsafe { text(sys::ggml_op_name(sys::shim_tensor_op(node) as sys::ggml_op)) };
+            let op = unsafe { text(sys::ggml_op_name(op)) };
             Some(KeptOp {
                 op,
                 path: place.path.to_string(),

@@ -17,7 +17,7 @@ use lab_server::served::ServedModel;
 use super::options::{LoadDefaults, LoadOptions, ModelArg, local_limits, positions};
 use super::values::{positive, some_tokens, tokens};
 use super::{Failure, output};
-use passes::{DecodeCase, DecodeMeasurement, PrefillMeasurement};
+use passes::{DecodeCase, DecodeMeasurement, PrefillCase, PrefillMeasurement};
 use report::{PerfReport, ThreadMeasurements};
 use requests::RequestMeasurement;
 
@@ -36,6 +36,9 @@ pub(super) struct Args {
         visible_alias = "n-prompt"
     )]
     prompt: Vec<usize>,
+    /// Prefill: numbers of prompts that are read together, 1 or more
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,...", value_parser = positive)]
+    prompts: Vec<usize>,
     /// Decode: number of tokens per sequence, 1 or more
     #[arg(short, long = "n-gen", default_value = "32", value_name = "N", value_parser = some_tokens)]
     n: usize,
@@ -92,6 +95,14 @@ impl Args {
         self.depth.iter().flat_map(of_depth)
     }
 
+    fn prefill(&self) -> impl Iterator<Item = PrefillCase> {
+        let of_length = move |&n: &usize| {
+            let case = move |&prompts: &usize| PrefillCase { prompts, n };
+            self.prompts.iter().map(case)
+        };
+        self.prompt.iter().flat_map(of_length)
+    }
+
     /// Number of positions of the longest sequence.
     fn longest(&self) -> usize {
         let deepest = self.depth.iter().max().copied().unwrap_or(0);
@@ -100,7 +111,8 @@ impl Args {
     }
 
     fn most_sequences(&self) -> usize {
-        self.sequences.iter().max().copied().unwrap_or(1)
+        let counts = self.sequences.iter().chain(&self.prompts);
+        counts.max().copied().unwrap_or(1)
     }
 }
 
@@ -138,8 +150,8 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Re
         model.set_default_source(&[0; N_SOURCE])?;
     }
     let (mut prefill, mut decode, mut profiles) = (Vec::new(), Vec::new(), Vec::new());
-    for &n in &args.prompt {
-        prefill.push(PrefillMeasurement::measure(&mut model, n, args.repeat)?);
+    for case in args.prefill() {
+        prefill.push(PrefillMeasurement::measure(&mut model, case, args.repeat)?);
     }
     for case in args.decode() {
         decode.push(DecodeMeasurement::measure(&mut model, case, args.repeat)?);

@@ -7,8 +7,16 @@ use lab_core::model::{Batch, Model, PassCounts, PassRow, PassSink, SequenceId};
 
 use crate::cli::Failure;
 
-pub(super) struct PrefillMeasurement {
+#[derive(Clone, Copy)]
+pub(super) struct PrefillCase {
+    /// Number of prompts that are read together.
+    pub(super) prompts: usize,
+    /// Number of tokens of each.
     pub(super) n: usize,
+}
+
+pub(super) struct PrefillMeasurement {
+    pub(super) case: PrefillCase,
     /// Statistics of the seconds per repetition.
     pub(super) seconds: Summary,
 }
@@ -38,27 +46,31 @@ pub(super) struct DecodeMeasurement {
 }
 
 impl PrefillMeasurement {
-    pub(super) fn measure(model: &mut Model, n: usize, repeat: usize) -> Result<Self, Failure> {
+    pub(super) fn measure(
+        model: &mut Model,
+        case: PrefillCase,
+        repeat: usize,
+    ) -> Result<Self, Failure> {
         let mut seconds = Vec::with_capacity(repeat);
         for run in 0..=repeat {
-            model.forget(0, 0);
+            forget(model, case.prompts);
             let start = Instant::now();
-            read(model, 0, 0, n, true)?;
+            read_together(model, case)?;
             // The first run is a warm-up.
             if run > 0 {
                 seconds.push(start.elapsed().as_secs_f64());
             }
         }
-        model.forget(0, 0);
+        forget(model, case.prompts);
         Ok(Self {
-            n,
+            case,
             seconds: summary(&seconds)?,
         })
     }
 
-    /// Tokens per second, from the median time.
+    /// Tokens per second of all prompts together, from the median time.
     pub(super) fn speed(&self) -> f64 {
-        self.n as f64 / self.seconds.p50
+        (self.case.n * self.case.prompts) as f64 / self.seconds.p50
     }
 }
 
@@ -90,7 +102,7 @@ impl DecodeMeasurement {
         }
         let weight_bytes = model.weight_bytes_read();
         let cache_bytes = cache_bytes(model, case);
-        forget(model, case);
+        forget(model, case.sequences);
         Ok(Self {
             case,
             seconds: summary(&seconds)?,
@@ -143,6 +155,25 @@ pub(super) fn read(
     Ok(())
 }
 
+/// Reads prompts one after another in passes of the maximum size, in which the end of one and the start of the next may lie. The
+/// last token of each yields logits.
+fn read_together(model: &mut Model, case: PrefillCase) -> Result<(), Failure> {
+    let at_once = model.options().n_batch.max(1);
+    let mut batch = Batch::default();
+    for sequence in 0..case.prompts {
+        for i in 0..case.n {
+            let id = token(model, i + 31 * sequence);
+            batch.push(id, sequence as SequenceId, i as u32, i + 1 == case.n);
+            let is_last = sequence + 1 == case.prompts && i + 1 == case.n;
+            if batch.len() == at_once || is_last {
+                model.forward(&batch)?;
+                batch.clear();
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Clears every sequence of a case and reads it to its depth.
 pub(super) fn begin(model: &mut Model, case: DecodeCase) -> Result<(), Failure> {
     for sequence in 0..case.sequences as SequenceId {
@@ -162,8 +193,8 @@ pub(super) fn go_back(model: &mut Model, case: DecodeCase) -> Result<(), Failure
     Ok(())
 }
 
-pub(super) fn forget(model: &mut Model, case: DecodeCase) {
-    for sequence in 0..case.sequences as SequenceId {
+pub(super) fn forget(model: &mut Model, sequences: usize) {
+    for sequence in 0..sequences as SequenceId {
         model.forget(sequence, 0);
     }
 }

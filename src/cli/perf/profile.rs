@@ -49,7 +49,7 @@ pub(super) fn decode(model: &mut Model, case: DecodeCase) -> Result<Profile, Fai
         passes::step(model, case, 0)
     };
     let profile = measure(model, what, case.n, again)?;
-    passes::forget(model, case);
+    passes::forget(model, case.sequences);
     Ok(profile)
 }
 

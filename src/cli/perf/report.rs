@@ -76,7 +76,8 @@ impl ThreadMeasurements {
     fn prefill_json(&self) -> Value {
         let rows = self.prefill.iter().map(|prefill| {
             json!({
-                "tokens": prefill.n,
+                "tokens": prefill.case.n,
+                "prompts": prefill.case.prompts,
                 "tokens_per_second": prefill.speed(),
                 "seconds": summary_json(&prefill.seconds),
             })
@@ -106,10 +107,14 @@ impl ThreadMeasurements {
         };
         let mut text = format!("{model}, {} threads\n", self.n_threads);
         for prefill in &self.prefill {
-            let (n, speed, s) = (prefill.n, prefill.speed(), &prefill.seconds);
+            let (n, speed, s) = (prefill.case.n, prefill.speed(), &prefill.seconds);
+            let together = match prefill.case.prompts {
+                1 => String::new(),
+                n => format!("{n} x; "),
+            };
             let (times, n_runs) = (times(s, 2), s.count);
             text.push_str(&format!(
-                "prefill {n:5} tokens: {speed:9.2} tokens/s  (ms: {times}; {n_runs} runs)\n"
+                "prefill {n:5} tokens: {speed:9.2} tokens/s  ({together}ms: {times}; {n_runs} runs)\n"
             ));
         }
         for decode in &self.decode {

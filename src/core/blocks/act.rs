@@ -113,7 +113,7 @@ impl UnitBuilder<'_, '_> {
         }
     }
 
-    /// `act(gate) * up`, both `[width, ..]` and contiguous.
+    /// `act(gate) * up`, both `[width, ..]`, whole rows or the same part of rows.
     pub(super) fn activate_gate(&self, act: ActRef, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let g = self.g;
         let Some(act) = self.act(act) else {
@@ -123,6 +123,20 @@ impl UnitBuilder<'_, '_> {
         if act.kind == ActivationKind::SwigluOai {
             return g.swiglu_oai(gate, up, OAI_ALPHA, act.clamp);
         }
+        let is_plain = act.clamp == 0.0 && act.bound == 0.0;
+        let glu = match act.kind {
+            ActivationKind::Silu => Some(Glu::Silu),
+            ActivationKind::Gelu => Some(Glu::Gelu),
+            ActivationKind::GeluTanh => Some(Glu::GeluTanh),
+            ActivationKind::GeluErf => Some(Glu::GeluErf),
+            ActivationKind::Relu => Some(Glu::Relu),
+            _ => None,
+        };
+        if let Some(glu) = glu.filter(|_| is_plain) {
+            return g.glu(glu, gate, up);
+        }
+        // Activations of one argument read contiguous elements alone.
+        let (gate, up) = (&g.cont(gate)?, &g.cont(up)?);
         if act.clamp > 0.0 {
             let up = g.clamp(up, -act.clamp, act.clamp)?;
             let bound = |x: &Tensor| g.clamp(x, f32::MIN, act.clamp);
@@ -136,15 +150,7 @@ impl UnitBuilder<'_, '_> {
             let up = softcap(g, up, 1.0, act.bound)?;
             return g.mul(&self.elements(Some(&act), gate)?, &up);
         }
-        let glu = match act.kind {
-            ActivationKind::Silu => Glu::Silu,
-            ActivationKind::Gelu => Glu::Gelu,
-            ActivationKind::GeluTanh => Glu::GeluTanh,
-            ActivationKind::GeluErf => Glu::GeluErf,
-            ActivationKind::Relu => Glu::Relu,
-            _ => return g.mul(&self.elements(Some(&act), gate)?, up),
-        };
-        g.glu(glu, gate, up)
+        g.mul(&self.elements(Some(&act), gate)?, up)
     }
 
     /// The hidden layer of an MLP, from its gate and up products, with their points.

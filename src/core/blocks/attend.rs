@@ -122,7 +122,10 @@ impl UnitBuilder<'_, '_> {
                         near: cache.near(),
                     }),
                 };
-                let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
+                let y = match self.unit.device {
+                    0 => g.paged_attention(q, &blocks, &scores)?,
+                    _ => g.device_attention(q, &blocks, &scores)?,
+                }; // [dv, heads, n_tokens]
                 g.reshape(&y, [dv * heads, n, 1, 1])
             }
             AttentionView::Runs(views) => {
@@ -190,12 +193,7 @@ impl UnitBuilder<'_, '_> {
         let g = self.g;
         let [dk, heads, n, _] = q.shape();
         let [n_keys, m, ..] = mask.shape();
-        let q = if q.is_contiguous() {
-            q.clone()
-        } else {
-            g.cont(q)?
-        };
-        let q = g.get_rows(&g.reshape(&q, [dk * heads, n, 1, 1])?, rows)?;
+        let q = g.get_rows(&g.reshape(&g.cont(q)?, [dk * heads, n, 1, 1])?, rows)?;
         let q = g.permute(&g.reshape(&q, [dk, heads, m, 1])?, [0, 2, 1, 3])?;
         let k = g.reshape(&g.get_rows(k, keys)?, [dk, kv_heads, n_keys, 1])?;
         let k = g.cont(&g.permute(&k, [0, 2, 1, 3])?)?;
@@ -342,7 +340,16 @@ impl UnitBuilder<'_, '_> {
         rows: &KeyRows<'_>,
     ) -> Result<VisibleKeyValues> {
         let (g, n, unit) = (self.g, self.n_tokens, self.unit);
-        let row = |x: &Tensor, d: u64| g.reshape(x, [d * rows.heads, n, 1, 1]);
+        // The heads of a token as one row. It is a view, never a reshape: backends rotate and store the rows of a view
+        // at once.
+        let row = |x: &Tensor, d: u64| {
+            let x = match x.strides()[1] == d as usize * x.strides()[0] || rows.heads == 1 {
+                true => x.clone(),
+                false => g.cont(x)?,
+            };
+            let step = x.strides()[2];
+            g.view(&x, [d * rows.heads, n, 1, 1], [step, step, step], 0)
+        };
         match (&own.state.owner, rows.new) {
             (Some(path), _) => self.store.stored(KeyOwner { path, ..own }),
             (None, None) if self.keys_are_of_source(unit) => self.store.stored(own),

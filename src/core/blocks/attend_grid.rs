@@ -45,7 +45,6 @@ impl UnitBuilder<'_, '_> {
             return self.attend_inputs(grid, [q, k, v], (rule, scores), distances);
         }
         let order = |x: &Tensor| match window {
-            None if x.is_contiguous() => Ok(x.clone()),
             None => g.cont(x),
             Some(window) => {
                 let places = self.input(DerivedInput::WindowRows(grid, window))?;
@@ -156,6 +155,7 @@ impl UnitBuilder<'_, '_> {
         let ([dk, heads, n, _], kv_heads) = (q.shape(), k.shape()[1]);
         let of_heights = self.distances(heights, height)?;
         let of_widths = self.distances(widths, width)?;
+        let q = g.cont(&q)?;
         let rows = g.reshape(&q, [dk, heads * width, height, time * grid.inputs])?;
         let by_height = g.mul_mat(&of_heights, &rows)?; // [height, heads * width, height, ..]
         let rows = g.reshape(&q, [dk, heads, width, height * time * grid.inputs])?;
@@ -193,12 +193,7 @@ impl UnitBuilder<'_, '_> {
     /// The rows of `x [d, heads, n]` at `places [n]`.
     fn in_order(&self, x: &Tensor, places: &Tensor) -> Result<Tensor> {
         let (g, [d, heads, n, _]) = (self.g, x.shape());
-        let x = if x.is_contiguous() {
-            x.clone()
-        } else {
-            g.cont(x)?
-        };
-        let rows = g.get_rows(&g.reshape(&x, [d * heads, n, 1, 1])?, places)?;
+        let rows = g.get_rows(&g.reshape(&g.cont(x)?, [d * heads, n, 1, 1])?, places)?;
         g.reshape(&rows, [d, heads, n, 1])
     }
 
@@ -249,12 +244,7 @@ impl UnitBuilder<'_, '_> {
         };
         let by_part = |x: &Tensor, axes: [usize; 4]| {
             let [d, heads, rows, _] = x.shape();
-            let x = if x.is_contiguous() {
-                x.clone()
-            } else {
-                g.cont(x)?
-            };
-            let x = g.reshape(&x, [d * heads, rows, 1, 1])?;
+            let x = g.reshape(&g.cont(x)?, [d * heads, rows, 1, 1])?;
             let (n, padded) = (
                 rows / parts.cuts,
                 rows / parts.cuts * parts.padded() / parts.n,

@@ -282,22 +282,28 @@ fn rotated(b: &UnitBuilder<'_, '_>, c: &Config, key: &str, x: &Tensor) -> Result
     }
 }
 
-/// Queries or keys `[dk, heads, n]` after their norm.
+/// Queries or keys `[dk, heads, n]`, rows dense, after their norm.
 fn normalise(b: &UnitBuilder<'_, '_>, c: &Config, key: &str, x: &Tensor) -> Result<Tensor> {
     let shape = x.shape();
     let rows = match c.qk_norm {
         QkNorm::None => return Ok(x.clone()),
-        QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
+        QkNorm::Full => {
+            b.g.reshape(&b.g.cont(x)?, [shape[0] * shape[1], shape[2], 1, 1])?
+        }
         QkNorm::Head | QkNorm::Each | QkNorm::Factor => x.clone(),
     };
     let y = b.normalise_with(c.norm, b.weight(key), &rows)?;
     let y = b.with_bias(&format!("{key}.bias"), y)?;
-    b.g.reshape(&y, shape)
+    match c.qk_norm {
+        QkNorm::Full => b.g.reshape(&b.g.cont(&y)?, shape),
+        _ => Ok(y),
+    }
 }
 
-/// The projections of the input.
+/// The projections of the input. Queries, keys and values may be parts of the rows of one product: norms, rotations,
+/// attention and the writing of rows read such parts on every backend.
 struct Projected {
-    /// `[dk, heads, n]`.
+    /// `[dk, heads, n]`, rows dense.
     q: Tensor,
     /// None if the keys of another layer or of the source are used.
     kv: Option<Keys>,
@@ -311,7 +317,7 @@ fn project(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Projected>
         let size = size_of::<f32>() as u64;
         let row = rows.shape()[0] * size;
         let strides = [(step * size) as usize, row as usize, (row * n) as usize];
-        g.cont(&g.view(rows, [d, heads, n, 1], strides, (start * size) as usize)?)
+        g.view(rows, [d, heads, n, 1], strides, (start * size) as usize)
     };
     if b.weight("qkv").is_some() {
         // One row holds queries, then keys, then values.
@@ -329,7 +335,8 @@ fn project(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<Projected>
     let (q, gate) = if c.gate == OutputGate::Query {
         // Each head holds its query, then its gate.
         let gate = part(&rows, c.dk, c.heads, 2 * c.dk, c.dk)?;
-        let gate = g.reshape(&gate, [c.dk * c.heads, n, 1, 1])?;
+        // Activations read contiguous elements alone.
+        let gate = g.reshape(&g.cont(&gate)?, [c.dk * c.heads, n, 1, 1])?;
         (part(&rows, c.dk, c.heads, 2 * c.dk, 0)?, Some(gate))
     } else {
         (g.reshape(&rows, [c.dk, c.heads, n, 1])?, None)

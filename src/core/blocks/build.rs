@@ -240,8 +240,8 @@ impl<'g> GraphBuilder<'g> {
         let Some(dims) = dims.filter(|dims| *dims < d) else {
             return self.rope_by(rope, x, by);
         };
-        let plain = self.columns(x, 0, d - dims)?;
-        let rotated = self.rope_by(rope, &self.columns(x, d - dims, dims)?, by)?;
+        let plain = self.window(x, 0, d - dims)?;
+        let rotated = self.rope_by(rope, &self.window(x, d - dims, dims)?, by)?;
         self.g.concat(&plain, &rotated, 0)
     }
 
@@ -322,14 +322,10 @@ impl<'g> GraphBuilder<'g> {
         self.g.soft_max(x, None, &plain)
     }
 
-    /// The two halves of each row of `x [2n, ..]`, contiguous.
+    /// The two halves of each row of `x [2n, ..]`, as views.
     pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        let (shape, strides) = (x.shape(), x.strides());
-        let half = shape[0] / 2;
-        let window = [half, shape[1], shape[2], shape[3]];
-        let steps = [strides[1], strides[2], strides[3]];
-        let part = |offset: usize| self.g.cont(&self.g.view(x, window, steps, offset)?);
-        Ok((part(0)?, part(half as usize * strides[0])?))
+        let half = x.shape()[0] / 2;
+        Ok((self.window(x, 0, half)?, self.window(x, half, half)?))
     }
 
     /// An input that follows from the tokens' positions.

@@ -93,7 +93,7 @@ pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor) -> Result<Tensor> {
         };
         // The scheduler may put the rows where the next part is: what they are written into must go there too, and the looked up rows
         // are where the table is.
-        x = b.g.put_rows(&b.g.cont(&x)?, &rows, &media.places)?;
+        x = b.g.put_rows(&b.g.copy(&x)?, &rows, &media.places)?;
     }
     x = b.point("tokens", x)?;
     if let Some(types) = b.weight("types") {

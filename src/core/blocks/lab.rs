@@ -141,7 +141,7 @@ impl GraphLab {
                 }
                 None => step.changed(g, &g.get_rows(&y, &step.rows)?)?,
             };
-            y = g.put_rows(&g.cont(&y)?, &changed, &step.rows)?;
+            y = g.put_rows(&g.copy(&y)?, &changed, &step.rows)?;
         }
         if let Some(rows) = &uses.rows {
             let is_whole = rows.elements().saturating_mul(MOST_KEPT) >= n_tokens

@@ -75,11 +75,13 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let (x, z) = match by_head {
         true => {
             let (z, x) = b.halves(&g.reshape(&xz, [2 * d, c.heads, n, 1])?)?;
-            let joined = |part: &Tensor| g.reshape(part, [c.n_inner, n, 1, 1]);
+            let joined = |part: &Tensor| g.reshape(&g.cont(part)?, [c.n_inner, n, 1, 1]);
             (joined(&x)?, joined(&z)?)
         }
         false => b.halves(&xz)?,
     };
+    // What runs over time reads contiguous elements.
+    let x = g.cont(&x)?;
     let conv = b.required_weight("conv")?;
     let x = b.convolve("conv", &conv, &x)?;
     let x = g.unary(&b.with_bias("conv.bias", x)?, Unary::Silu)?;

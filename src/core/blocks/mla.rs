@@ -135,7 +135,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let q_plain = b.window(&q, 0, n_plain)?;
     let q_rope = match c.n_rope {
         0 => None,
-        d => Some(b.rope(c.rope, &b.columns(&q, n_plain, d)?)?),
+        d => Some(b.rope(c.rope, &b.window(&q, n_plain, d)?)?),
     };
 
     let row = b.linear("kv_a", x)?;
@@ -143,7 +143,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     let k_rope = match c.n_rope {
         0 => None,
         d => {
-            let k = b.columns(&row, c.kv_rank, d)?;
+            let k = b.window(&row, c.kv_rank, d)?;
             let k = match b.weight("k_norm") {
                 Some(weight) => b.normalise_with(c.norm, Some(weight), &k)?,
                 None => k,
@@ -155,7 +155,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         Some(rotated) => g.concat(&plain, rotated, 0),
         None => Ok(plain),
     };
-    let latent = b.columns(&row, 0, c.kv_rank)?;
+    let latent = b.window(&row, 0, c.kv_rank)?;
     let latent = b.normalise_with(c.norm, b.weight("kv_a_norm"), &latent)?;
     let latent = b.point("latent", latent)?;
 
@@ -164,13 +164,13 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     };
 
     let y = if b.weight("kv_b").is_some() {
-        let kv = b.linear("kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
+        let kv = b.linear("kv_b", &g.reshape(&g.cont(&latent)?, [c.kv_rank, n, 1, 1])?)?;
         let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
         let v = b.columns(&kv, n_plain, c.dv)?;
         let k_rope = k_rope.map(|k| g.repeat(&k, [c.n_rope, c.heads, n, 1]));
-        let k_plain = b.columns(&kv, 0, n_plain)?;
+        let k_plain = b.window(&kv, 0, n_plain)?;
         let k = with(k_plain, k_rope.transpose()?.as_ref())?;
-        let q = temperature(b, with(g.cont(&q_plain)?, q_rope.as_ref())?)?;
+        let q = temperature(b, with(q_plain, q_rope.as_ref())?)?;
         let rows = KeyRows {
             new: Some((&k, Some(&v))),
             heads: c.heads,
@@ -195,7 +195,7 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         };
         let mixed = b.attend(&q, &rows)?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
-        per_head(b, "v_b", &mixed)?
+        g.cont(&per_head(b, "v_b", &mixed)?)?
     };
     let y = b.point("heads", y)?;
     let y = g.reshape(&y, [c.dv * c.heads, n, 1, 1])?;
@@ -209,9 +209,9 @@ pub(super) fn build(b: &mut UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
     b.linear("o", &y)
 }
 
-/// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.
+/// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`, rows dense.
 fn per_head(b: &UnitBuilder<'_, '_>, key: &str, x: &Tensor) -> Result<Tensor> {
     let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
     let y = b.product_by_head(key, &by_head)?; // [m, n, heads]
-    b.g.cont(&b.g.permute(&y, [0, 2, 1, 3])?)
+    b.g.permute(&y, [0, 2, 1, 3])
 }

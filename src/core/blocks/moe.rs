@@ -269,11 +269,7 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor> {
 fn route(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let (g, n) = (b.g, b.n_tokens);
     let x = b.normalise_with(c.router_norm, b.weight("router_norm"), x)?;
-    let x = if c.router_scale == 1.0 {
-        x
-    } else {
-        g.scale(&x, c.router_scale)?
-    };
+    let x = g.scale(&x, c.router_scale)?;
     let logits = b.linear("router", &x)?; // [experts, n_tokens]
     let logits = b.point("router", logits)?;
     let scores = match c.score {
@@ -294,26 +290,28 @@ fn route(b: &UnitBuilder<'_, '_>, c: &Config, x: &Tensor) -> Result<(Tensor, Ten
         ShareWeight::Selected => &picked,
         ShareWeight::Number => &shared,
     };
+    // Backends compute all of the following, from the scores on, by one kernel if the operations are these in this
+    // order. None has a kernel that selects groups too.
+    let by_expert = [1, c.used, n, 1];
     let table = g.reshape(&scores, [1, c.experts, n, 1])?;
-    let weights = g.reshape(&g.get_rows(&table, weighed)?, [c.used, n, 1, 1])?;
+    let weights = g.get_rows(&table, weighed)?;
+    let flat = |weights: &Tensor| g.reshape(weights, [c.used, n, 1, 1]);
     let weights = match c.score {
-        Score::SoftmaxAfter => b.softmax(&weights)?,
+        Score::SoftmaxAfter => b.softmax(&flat(&weights)?)?,
         Score::SigmoidAfter => g.unary(&weights, Unary::Sigmoid)?,
         Score::SparseMixer => sparse_mixer::weights(g, &scores, c.used, c.jitter)?,
         _ => weights,
     };
     let weights = if c.renormalise {
+        let weights = flat(&weights)?;
         let sum = g.clamp(&g.sum_rows(&weights)?, MIN_SUM, f32::MAX)?;
         g.div(&weights, &sum)?
     } else {
         weights
     };
-    let weights = if c.scale == 1.0 {
-        weights
-    } else {
-        g.scale(&weights, c.scale)?
-    };
-    Ok((shared, g.reshape(&weights, [1, c.used, n, 1])?))
+    let weights = g.scale(&g.reshape(&weights, by_expert)?, c.scale)?;
+    g.expand(&weights)?;
+    Ok((shared, weights))
 }
 
 /// The experts with the highest scores `[experts, n_tokens]`: `[used, n_tokens]`.

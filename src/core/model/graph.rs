@@ -632,7 +632,7 @@ impl<'a> Assembly<'a> {
             BranchTokens::All => Ok(y),
             BranchTokens::Text => {
                 let zeros = g.fill(&g.get_rows(&y, media)?, 0.0)?;
-                g.put_rows(&g.scale(&y, 1.0)?, &zeros, media)
+                g.put_rows(&g.copy(&y)?, &zeros, media)
             }
             BranchTokens::Media => {
                 let rows = g.get_rows(&y, media)?;

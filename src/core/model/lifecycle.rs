@@ -181,6 +181,13 @@ impl Model {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let device_of_head = devices[head.map_or(0, |unit| unit.device)];
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
+        let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+        let mut blocks = slots
+            .flat_map(|slot| &slot.branches)
+            .map(|branch| &branch.block);
+        if blocks.all(|block| block.device != 0) {
+            executor.sleep_when_idle();
+        }
         if options.deterministic {
             executor.set_batch_invariant();
         }

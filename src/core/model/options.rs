@@ -36,6 +36,8 @@ pub struct Options {
     pub v_type: TensorType,
     /// Whether flash attention is used.
     pub flash_attn: bool,
+    /// Whether attention on other devices than the processor reads block tables.
+    pub device_tables: bool,
     /// Whether the bits of a sequence's results must not depend on the rest of its batches, which slows products
     /// of some types.
     pub deterministic: bool,
@@ -68,6 +70,7 @@ impl Options {
             k_type: TensorType::F16,
             v_type: TensorType::F16,
             flash_attn: true,
+            device_tables: false,
             deterministic: false,
             embeddings: false,
             non_causal: false,
@@ -166,7 +169,8 @@ impl Options {
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
 
-    /// Whether attention reads block tables instead of runs. Only the processor has this operation.
+    /// Whether attention reads block tables instead of runs. The processor has this operation, and some devices have a
+    /// part of it.
     pub(super) fn is_paged(&self, plan: &Plan) -> bool {
         let fits = |(unit, rows): (&Unit, &KeyValuePlan)| {
             let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
@@ -177,13 +181,15 @@ impl Options {
             };
             let can_hold = KvBlocks::can_hold;
             let index = can_hold(self.k_type, rows.index);
-            unit.device == 0 && can_hold(self.k_type, k) && can_hold(v_type, v) && index
+            let is_read = unit.device == 0 || (self.device_tables && rows.index == 0);
+            is_read && can_hold(self.k_type, k) && can_hold(v_type, v) && index
         };
         self.flash_attn && self.n_ctx > 0 && plan.key_values().all(fits)
     }
 
     pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<()> {
-        match self.n_ctx > 0 && !self.is_paged(plan) {
+        let on_devices = plan.key_values().any(|(unit, _)| unit.device != 0);
+        match self.n_ctx > 0 && (on_devices || !self.is_paged(plan)) {
             true => Err(Error::NotDeterministic),
             false => Ok(()),
         }

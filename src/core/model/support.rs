@@ -9,15 +9,55 @@ use super::graph_shape::GraphShape;
 use super::options::Options;
 use super::trace;
 
-/// The options with which the devices of a plan can run it: without flash attention if only that is missing, and with whole rows of
-/// logits if the device of the head cannot select the highest.
+/// The options with which the devices of a plan can run it: with block tables if all have attention over them, without
+/// flash attention if only that is missing, and with whole rows of logits if the device of the head cannot select the
+/// highest.
 pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options> {
-    let options = usable_by(plan, options, &|device, op| op.runs_on(device))?;
+    let runs = |device: Device, op: &KeptOp| op.runs_on(device);
+    let options = Options {
+        device_tables: reads_tables(plan, &options, &Device::may_read_block_tables, &runs)?,
+        ..options
+    };
+    let options = match options.device_tables {
+        true => options,
+        false => usable_by(plan, options, &runs)?,
+    };
     let top_logits = options.top_logits && selects_top(plan, &options)?;
     Ok(Options {
         top_logits,
         ..options
     })
+}
+
+/// Whether all keys and values on devices can be read by block tables. `may_read` tells of a device whether it is
+/// asked at all: those that know no tables ignore them.
+fn reads_tables(
+    plan: &Plan,
+    options: &Options,
+    may_read: &dyn Fn(Device) -> bool,
+    runs: &dyn Fn(Device, &KeptOp) -> bool,
+) -> Result<bool> {
+    let devices = devices::of_plan(plan)?;
+    let of_keys = plan.key_values().map(|(unit, _)| unit.device);
+    let mut of_keys = of_keys.filter(|device| *device != 0).peekable();
+    if of_keys.peek().is_none() || !of_keys.all(|device| may_read(devices[device])) {
+        return Ok(false);
+    }
+    let options = Options {
+        device_tables: true,
+        ..options.clone()
+    };
+    if !options.is_paged(plan) {
+        return Ok(false);
+    }
+    // A graph with what only the processor does over tables cannot be made.
+    let lacking = match first_lacking(plan, &options, runs) {
+        Ok(None) => return Ok(true),
+        Ok(Some((device, op))) => format!("{} has none for {}", device.name(), op.rows),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!("attention by block tables is not used: {lacking}");
+    Ok(false)
 }
 
 /// Whether the device of the head runs the operations that select the highest logits.
@@ -193,6 +233,27 @@ mod tests {
         let missing = ["FLASH_ATTN_EXT", "MUL_MAT"];
         let refused = usable(&|op| missing.contains(&&*op.op)).expect_err("no way is left");
         assert!(refused.to_string().contains("MUL_MAT"), "{refused}");
+    }
+
+    #[test]
+    fn block_tables_are_read_where_every_device_has_them() {
+        let reads = |plan: &Plan, may: bool, lacks: &str| {
+            let runs = |_: Device, op: &KeptOp| op.op != lacks;
+            reads_tables(plan, &options(), &|_| may, &runs).expect("the plan has devices")
+        };
+        assert!(reads(&placed(), true, ""));
+        assert!(!reads(&placed(), true, "FLASH_ATTN_EXT"));
+        assert!(!reads(&placed(), true, "SET_ROWS"));
+        // Nobody who would ignore a table is asked.
+        assert!(!reads(&placed(), false, ""));
+        assert!(!reads(&plan(), true, ""));
+        let with = Options {
+            device_tables: true,
+            ..options()
+        };
+        assert!(with.is_paged(&placed()) && !options().is_paged(&placed()));
+        assert!(with.check_deterministic(&placed()).is_err());
+        assert!(with.check_deterministic(&plan()).is_ok());
     }
 
     #[test]

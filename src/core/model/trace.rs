@@ -14,7 +14,7 @@ use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::devices;
 use super::graph::{self, PassGraph, TowerGraph};
-use super::graph_shape::{GraphParts, GraphShape};
+use super::graph_shape::{self, GraphParts, GraphShape};
 use super::options::Options;
 use super::points::Points;
 
@@ -51,11 +51,18 @@ pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>> {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let mut branches = slots.flat_map(|slot| &slot.branches);
     let has_branches = branches.any(|branch| branch.tokens == BranchTokens::Media);
+    let largest = GraphShape::largest(&options, plan, &options.n_slots(plan));
+    // The blocks that end among these tokens, the first of a sequence. Which operations there are may depend on whether
+    // one or several do.
+    let places: Vec<_> = (0..n_tokens as u32).map(|at| (0, at)).collect();
+    let ended = graph_shape::n_ended(plan, &places).into_iter();
+    let n_ended = ended.zip(&largest.n_ended);
     let shape = GraphShape {
+        n_ended: n_ended.map(|(n, most)| n.max(1.min(*most))).collect(),
         n_media: if has_parts { n_tokens } else { 0 },
         n_media_tokens: if has_branches { n_tokens } else { 0 },
         n_outputs: n_tokens,
-        ..GraphShape::largest(&options, plan, &options.n_slots(plan))
+        ..largest
     };
     walked(plan, &options, &shape)
 }

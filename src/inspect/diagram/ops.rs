@@ -23,7 +23,7 @@ pub(super) type GroupOfStep = HashMap<usize, usize>;
 /// Whether an operation is drawn as an edge.
 pub(super) fn is_folded(step: &GraphOp) -> bool {
     let layout = matches!(step.op.as_str(), "CONT" | "CPY" | "DUP" | "REPEAT" | "CAST");
-    // A clamp that only removes NaN precedes every sort.
+    // A clamp that only bounds what is no number precedes a selection.
     let bounds_nothing =
         step.op == "CLAMP" && step.params[0] == f32::MIN && step.params[1] == f32::MAX;
     step.is_view || layout || bounds_nothing

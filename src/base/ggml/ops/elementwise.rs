@@ -101,9 +101,12 @@ impl Graph {
         self.binary("mul", sys::ggml_mul, a, b)
     }
 
-    /// `a * factor`; contiguous f32.
+    /// `a * factor`; contiguous f32. The tensor itself if the factor is 1.
     pub fn scale(&self, a: &Tensor, factor: f32) -> Result<Tensor, Error> {
         self.float("scale", a, true)?;
+        if factor == 1.0 {
+            return Ok(a.clone());
+        }
         // SAFETY: type and layout were checked.
         append!(self, "scale", sys::ggml_scale, [a], factor)
     }
@@ -133,15 +136,11 @@ impl Graph {
         })
     }
 
-    /// `act(gate) * up`, same shapes, contiguous f32.
+    /// `act(gate) * up`, same shapes, f32. Rows may be parts of longer rows.
     pub fn glu(&self, kind: Glu, gate: &Tensor, up: &Tensor) -> Result<Tensor, Error> {
-        self.float("glu", gate, true)?;
-        self.float("glu", up, true)?;
-        if gate.shape() != up.shape() {
-            return fault("glu", format!("{gate:?} and {up:?} differ"));
-        }
+        self.check_gate("glu", gate, up)?;
         if kind == Glu::GeluTanh && self.scopes.is_on_processor() {
-            return self.gelu("glu", gate, Some(up));
+            return self.gelu("glu", &self.cont(gate)?, Some(&self.cont(up)?));
         }
         let ctx = self.arena.reserve()?;
         // SAFETY: types, shapes and layout were checked.
@@ -157,8 +156,27 @@ impl Graph {
         self.node("glu", ptr, &[Some(gate), Some(up)])
     }
 
+    /// Refuses a gate and a factor of other shapes, or whose rows are not at equal steps.
+    fn check_gate(&self, op: &'static str, gate: &Tensor, up: &Tensor) -> Result<(), Error> {
+        for a in [gate, up] {
+            self.float(op, a, false)?;
+            let (shape, strides) = (a.shape(), a.strides());
+            let is_even = |dim: usize| {
+                let step = (1..dim).fold(strides[1], |step, dim| step * shape[dim] as usize);
+                shape[dim] == 1 || strides[dim] == step
+            };
+            if !(2..4).all(is_even) {
+                return fault(op, format!("{a:?}: expected rows at equal steps"));
+            }
+        }
+        match gate.shape() == up.shape() {
+            true => Ok(()),
+            false => fault(op, format!("{gate:?} and {up:?} differ")),
+        }
+    }
+
     /// `g * sigmoid(alpha * g) * (u + 1)` with `g = min(gate, limit)`, `u = clamp(up, limit)`;
-    /// same shapes, contiguous f32.
+    /// same shapes, f32. Rows may be parts of longer rows.
     pub fn swiglu_oai(
         &self,
         gate: &Tensor,
@@ -166,11 +184,7 @@ impl Graph {
         alpha: f32,
         limit: f32,
     ) -> Result<Tensor, Error> {
-        self.float("swiglu_oai", gate, true)?;
-        self.float("swiglu_oai", up, true)?;
-        if gate.shape() != up.shape() {
-            return fault("swiglu_oai", format!("{gate:?} and {up:?} differ"));
-        }
+        self.check_gate("swiglu_oai", gate, up)?;
         // SAFETY: types, shapes and layout were checked.
         append!(
             self,

@@ -8,7 +8,8 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// A tensor with the same elements in another shape.
+    /// A tensor with the same elements in another shape; the tensor itself if it has the shape. A node that changes
+    /// nothing would keep backends from computing the nodes before and after it together.
     pub fn reshape(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let elements = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim));
         if elements != Some(a.elements())
@@ -16,6 +17,9 @@ impl Graph {
             || a.ty().row_bytes(shape[0]).is_none()
         {
             return fault("reshape", format!("{a:?} to {shape:?}"));
+        }
+        if a.shape() == shape && a.has_whole_strides() {
+            return Ok(a.clone());
         }
         let n = shape.map(|dim| dim as i64);
         // SAFETY: contiguity and the number of elements were checked.
@@ -101,11 +105,24 @@ impl Graph {
         )
     }
 
-    /// A contiguous copy.
+    /// The elements in contiguous memory that no operation writes to before their last reader: a copy, if they are
+    /// elsewhere. Rows are written into a [`Self::copy`].
     ///
     /// # Errors
     /// A quantised tensor is permuted.
     pub fn cont(&self, a: &Tensor) -> Result<Tensor, Error> {
+        match a.is_contiguous() && self.is_scratch(a) {
+            // Operations may expect the strides of contiguous elements in dimensions of one element, too.
+            true => self.reshape(a, a.shape()),
+            false => self.copy(a),
+        }
+    }
+
+    /// A contiguous copy.
+    ///
+    /// # Errors
+    /// The errors of [`Self::cont`].
+    pub fn copy(&self, a: &Tensor) -> Result<Tensor, Error> {
         if !a.ty().is_plain() && !a.has_dense_rows() {
             return fault(
                 "cont",

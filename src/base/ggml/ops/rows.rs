@@ -34,18 +34,18 @@ impl Graph {
     }
 
     /// The indices of the `k` largest elements of each row, largest first: `a [n, m]` -> `[k, m]`, i32, bounded by n.
+    /// What is no number is smaller than all numbers on the processor, and anywhere on other devices; the indices of a
+    /// row differ from each other in any case. Of equal elements the processor takes the first.
     pub fn top_k(&self, a: &Tensor, k: u64) -> Result<Tensor, Error> {
         self.float("top_k", a, true)?;
         let n = a.shape()[0];
         if k == 0 || k > n || n > i32::MAX as u64 {
             return fault("top_k", format!("{k} places of {a:?}"));
         }
-        // Sorting needs ordered numbers; clamping turns NaN into the largest one.
-        let a = &self.clamp(a, f32::MIN, f32::MAX)?;
         // ggml makes two tensors: the sorted indices and a view of them.
         self.arena.reserve()?;
         // SAFETY: type, layout and sizes were checked.
-        let places = append!(self, "top_k", sys::ggml_argsort_top_k, [a], k as i32)?;
+        let places = append!(self, "top_k", sys::shim_best, [a], k as i32)?;
         // SAFETY: the source of the window is the sorting, which is alive with it.
         let sorted = unsafe { sys::shim_tensor_src(places.as_ptr(), 0) };
         self.scopes.note(&self.arena.wrap("top_k", sorted)?);
@@ -199,5 +199,96 @@ impl Graph {
             ),
             None => fault(op, format!("`{}` is not an index tensor", ids.name())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ggml::tests::{loaded, put, result};
+    use TensorType::{F32, I32};
+
+    /// Rows of `n` numbers of few different values, with infinities and what is no number.
+    fn rows(n: usize, m: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 16
+        };
+        let value = |at: u32| match at % 13 {
+            0 => f32::NAN,
+            1 => -f32::NAN,
+            2 => f32::INFINITY,
+            3 => f32::NEG_INFINITY,
+            4 => -0.0,
+            _ => (at % 29) as f32 - 13.0,
+        };
+        (0..n * m).map(|_| value(next())).collect()
+    }
+
+    /// The order that the operation documents.
+    fn naive(row: &[f32], k: usize) -> Vec<i32> {
+        let mut places: Vec<usize> = (0..row.len()).collect();
+        places.sort_by(|a, b| match (row[*a], row[*b]) {
+            (x, y) if x.is_nan() || y.is_nan() => x.is_nan().cmp(&y.is_nan()),
+            (x, y) => y.partial_cmp(&x).expect("numbers"),
+        });
+        places.iter().take(k).map(|at| *at as i32).collect()
+    }
+
+    #[test]
+    fn the_best_are_those_of_a_total_order() {
+        for (n, k) in [
+            (1, 1),
+            (2, 2),
+            (8, 3),
+            (16, 16),
+            (17, 4),
+            (128, 8),
+            (300, 64),
+            (5000, 40),
+        ] {
+            let m = 5;
+            for seed in 0..8 {
+                let mut values = rows(n, m, seed);
+                // A row in which nothing is a number, and one in which every number is before all before it.
+                values[..n].fill(f32::NAN);
+                values[n..2 * n]
+                    .iter_mut()
+                    .zip(0..)
+                    .for_each(|(x, i)| *x = i as f32);
+                let g = Graph::new(16, 4).expect("a small graph");
+                let a = g
+                    .input("a", F32, &[n as u64, m as u64])
+                    .expect("a sound shape");
+                let best = g.top_k(&a, k as u64).expect("as many places");
+                // A copy: the places are the start of longer rows.
+                let best = g.copy(&best).expect("rows of indices");
+                let mut executor = loaded(g, &[&best], 3);
+                put(&mut executor, &a, &values);
+                executor.run().expect("it runs");
+                let expected: Vec<i32> = values.chunks(n).flat_map(|row| naive(row, k)).collect();
+                assert_eq!(
+                    result::<i32>(&executor, &best),
+                    expected,
+                    "{k} of {n}, seed {seed}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_router_that_yields_no_numbers_picks_different_experts() {
+        let g = Graph::new(16, 4).expect("a small graph");
+        let a = g.input("a", F32, &[64, 3]).expect("a sound shape");
+        let best = g.top_k(&a, 8).expect("as many places");
+        let best = g.copy(&best).expect("rows of indices");
+        assert_eq!(best.ty(), I32);
+        let mut executor = loaded(g, &[&best], 2);
+        let values = [[f32::NAN; 64], [-f32::NAN; 64], [f32::INFINITY; 64]].concat();
+        put(&mut executor, &a, &values);
+        executor.run().expect("it runs");
+        let first: Vec<i32> = (0..8).collect();
+        assert_eq!(result::<i32>(&executor, &best), first.repeat(3));
     }
 }

@@ -133,7 +133,7 @@ impl Graph {
             return fault(OP, format!("{k} places of {a:?}"));
         }
         let others = self.fill(&self.reshape(a, [1, n, m, 1])?, other)?;
-        // Selecting needs ordered numbers; clamping turns NaN into the largest one.
+        // Vulkan's selection counts neither infinity nor what is no number, and then gives fewer indices.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
         let places = self.highest(a, k)?;
         let of_places = self.view(&others, [1, k, m, 1], [4, 4 * n as usize, 4], 0)?;

@@ -66,10 +66,18 @@ pub(super) fn repeat(node: &PlainNode) -> Result<PlainArray, Error> {
     Ok(out)
 }
 
-/// The indices of a row's elements, the largest first; equal elements are in their order.
-fn descending(row: &[f64]) -> Vec<usize> {
+/// The indices of a row's elements in ascending or descending order; equal elements are in their order, and what is no
+/// number is last.
+fn sorted(row: &[f64], descending: bool) -> Vec<usize> {
     let mut places: Vec<usize> = (0..row.len()).collect();
-    places.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+    places.sort_by(|a, b| {
+        let (a, b) = (row[*a], row[*b]);
+        let order = match descending {
+            true => b.partial_cmp(&a),
+            false => a.partial_cmp(&b),
+        };
+        order.unwrap_or(a.is_nan().cmp(&b.is_nan()))
+    });
     places
 }
 
@@ -78,10 +86,7 @@ pub(super) fn argsort(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
     let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
-        let mut places = descending(a.row(at));
-        if node.int(0) == 0 {
-            places.reverse();
-        }
+        let places = sorted(a.row(at), node.int(0) != 0);
         for (value, place) in out.row_mut(at).iter_mut().zip(places) {
             *value = place as f64;
         }
@@ -93,7 +98,7 @@ pub(super) fn top_k(node: &PlainNode) -> Result<PlainArray, Error> {
     let a = node.input(0)?;
     let mut out = PlainArray::zeros(node.shape());
     for at in out.rows() {
-        let places = descending(a.row(at));
+        let places = sorted(a.row(at), true);
         for (value, place) in out.row_mut(at).iter_mut().zip(places) {
             *value = place as f64;
         }

@@ -206,6 +206,48 @@ fn tensors_of_other_graphs_are_not_touched() {
     );
 }
 
+/// A product of one column, of another that is copied between, or read by views alone.
+fn product_of_product(is_copied: bool, n: u64) -> (Graph, [Tensor; 3]) {
+    let mut g = graph();
+    let (a, b) = (tensor(&g, F32, &[n, n]), tensor(&g, F32, &[n]));
+    let y = g.mul_mat(&a, &b).expect("shapes fit");
+    let y = match is_copied {
+        true => g.copy(&y),
+        false => g.reshape(&y, [1, n, 1, 1]),
+    };
+    let y = g
+        .reshape(&y.expect("contiguous"), [1, 1, n, 1])
+        .expect("as many");
+    let y = g.reshape(&y, [n, 1, 1, 1]).expect("as many");
+    let out = g.mul_mat(&a, &y).expect("shapes fit");
+    g.output(&out).expect("of this graph");
+    (g, [a, b, out])
+}
+
+#[test]
+fn a_graph_with_as_many_nodes_has_places_of_its_own() {
+    const N: usize = 64;
+    let values: Vec<f32> = (0..N * N).map(|i| ((i * 37) % 101) as f32 * 0.01).collect();
+    // As many operations, and views in their places.
+    let places = [true, false].map(|is_copied| product_of_product(is_copied, N as u64).0.n_nodes());
+    assert_eq!(places[0], places[1]);
+    let results = [true, false].map(|after_another| {
+        let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+        if after_another {
+            executor
+                .load(product_of_product(true, N as u64).0)
+                .expect("it fits");
+        }
+        let (g, [a, b, out]) = product_of_product(false, N as u64);
+        executor.load(g).expect("it fits");
+        put(&mut executor, &a, &values);
+        put(&mut executor, &b, &values[..N]);
+        executor.run().expect("it runs");
+        result::<f32>(&executor, &out)
+    });
+    assert_eq!(results[0], results[1]);
+}
+
 #[test]
 fn a_graph_larger_than_the_executor_makes_it_grow() {
     let sum_of = |mut g: Graph, n: usize| {

@@ -349,7 +349,7 @@ impl KeyValueStore for PassStore<'_> {
         let k = match &self.cached {
             Some(cached) => with_ended(cached.set_rows(g, own, cached.keys_of(own), k)?)?,
             // A further row for each token. Only those at the end of a span are attended to.
-            None => g.concat(k, &with_ended(g.fill(k, 0.0)?)?, 1)?,
+            None => g.concat(k, &with_ended(g.fill(&g.cont(k)?, 0.0)?)?, 1)?,
         };
         let view = whole.view.clone();
         Ok(VisibleKeyValues { k, v: None, view })

@@ -215,4 +215,46 @@ impl Graph {
         let sources: Vec<_> = sources.chain([lists, blocks.bias, scores.sinks]).collect();
         self.node(OP, ptr, &sources)
     }
+
+    /// [`Self::paged_attention`] as an operation of a device that reads block tables. **Other devices, the processor
+    /// included, compute something else**: before it is run, [`KeptOp::runs_on`](crate::ggml::KeptOp::runs_on) must
+    /// say that its device has it.
+    ///
+    /// # Errors
+    /// Those of [`Self::paged_attention`]; keys are selected, blocks of positions have keys, or there is a bias.
+    pub fn device_attention(
+        &self,
+        q: &Tensor,
+        blocks: &KvBlocks<'_>,
+        scores: &ScoreOptions<'_>,
+    ) -> Result<Tensor, Error> {
+        const OP: &str = "device_attention";
+        self.float(OP, q, false)?;
+        scores.check(OP, q.shape()[1], true)?;
+        blocks.check(OP, q)?;
+        if blocks.selected.is_some() || blocks.whole.is_some() || blocks.bias.is_some() {
+            return fault(OP, format!("no device attends to {blocks:?}"));
+        }
+        let by_head = |x: &Tensor| self.permute(x, [0, 2, 1, 3]);
+        let (q, k, v) = (by_head(q)?, by_head(blocks.k)?, by_head(blocks.v)?);
+        let ctx = self.arena.reserve()?;
+        // SAFETY: types, shapes and layout were checked; no sinks are null. The device checks the values of the lists.
+        let ptr = unsafe {
+            sys::shim_device_attention(
+                ctx,
+                q.as_ptr(),
+                k.as_ptr(),
+                v.as_ptr(),
+                blocks.queries.as_ptr(),
+                blocks.table.as_ptr(),
+                pointer(scores.sinks),
+                scores.scale,
+                scores.softcap,
+                scores.max_bias,
+                blocks.block_len as i32,
+            )
+        };
+        let sources = [&q, &k, &v, blocks.queries, blocks.table].map(Some);
+        self.node(OP, ptr, &[&sources[..], &[scores.sinks]].concat())
+    }
 }
