@@ -149,13 +149,13 @@ impl BlockManager {
             let width = if self.has_trash { bucket(width) } else { 0 };
             let is_aligned = home.is_multiple_of(n_homes.next_power_of_two());
             let (mut n_used, mut copied, mut newest) = (0, 0, None);
-            for pool in 0..self.pools.len() {
+            for (pool, wanted) in n.iter().enumerate() {
                 let (len, sources) = (self.home_len(pool), sources_of(pool));
                 let start = home * len;
                 let is_windowed = self.is_windowed(pool);
                 let end = match is_windowed {
                     true => start + len,
-                    false => start + (n[pool] + 1).max(len),
+                    false => start + (wanted + 1).max(len),
                 };
                 let region = start..end.min(self.pools[pool].len());
                 let is_used = |block: &usize| !self.pools[pool].is_unused(*block as BlockId);
