@@ -117,8 +117,49 @@ void sort_rows(const struct ggml_compute_params * params, struct ggml_tensor * d
     first_of_rows(params, dst, descending, best > 0 && best < dst->ne[0] ? best : dst->ne[0]);
 }
 
+// Lets `item` take the place of the root of a heap whose root is the last, as `sift` of select.c does: which of equal ones is
+// where, and so which one is given up for a better one, is as in ggml's selection.
+static void sift_equal(const struct row * row, int32_t * heap, int64_t n, int64_t root, int32_t item) {
+    int64_t at = root, child;
+    while ((child = 2*at + 1) < n) {
+        if (child + 1 < n && rank_of(row, heap[child + 1]) >= rank_of(row, heap[child])) {
+            child++;
+        }
+        heap[at] = heap[child];
+        at = child;
+    }
+    const uint32_t rank = rank_of(row, item);
+    while (at > root && rank_of(row, heap[(at - 1) / 2]) < rank) {
+        heap[at] = heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap[at] = item;
+}
+
 void select_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
-    first_of_rows(params, dst, true, dst->ne[0]);
+    const struct ggml_tensor * src = dst->src[0];
+    GGML_ASSERT(src->type == GGML_TYPE_F32 && src->nb[0] == sizeof(float));
+    const int64_t n = src->ne[0], k = dst->ne[0], n_rows = ggml_nrows(src);
+    for (int64_t i = params->ith; i < n_rows; i += params->nth) {
+        const struct row row = { (const float *) ((const char *) src->data + i*src->nb[1]), true };
+        int32_t * out = (int32_t *) ((char *) dst->data + i*dst->nb[1]);
+        for (int64_t at = 0; at < k; at++) {
+            out[at] = (int32_t) at;
+        }
+        for (int64_t root = k / 2 - 1; root >= 0; root--) {
+            sift_equal(&row, out, k, root, out[root]);
+        }
+        for (int64_t at = k; at < n; at++) {
+            const float last = row.values[out[0]];
+            if (n - at >= BLOCK && !isnan(last) && !has_before(row.values + at, last, true)) {
+                at += BLOCK - 1;
+                continue;
+            }
+            if (rank_of(&row, (int32_t) at) < rank_of(&row, out[0])) {
+                sift_equal(&row, out, k, 0, (int32_t) at);
+            }
+        }
+    }
 }
 
 struct ggml_tensor * shim_best(struct ggml_context * ctx, struct ggml_tensor * a, int k) {

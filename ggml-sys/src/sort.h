@@ -15,7 +15,7 @@ struct ggml_compute_params;
 
 // GGML_OP_ARGSORT.
 void sort_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
-// GGML_OP_TOP_K; the largest number is first.
+// GGML_OP_TOP_K, in no order; of equal elements those that ggml's selects, as select.c does.
 void select_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 // The indices of the `k` largest elements of each row, largest first: a view of all indices, of which the CPU backend

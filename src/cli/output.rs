@@ -264,7 +264,7 @@ mod tests {
 
     const INPUTS: &str = "a api_key_file archs audio b backend chat_template_file config dump file files from grammar image input json_schema kept keys lab_vectors lora_dir \
         media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference socket source \
-        template tools vocab";
+        template tls_cert tls_key tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[
         "arch new: output",

@@ -207,13 +207,15 @@ const MARGIN: u64 = 1024;
 const SHOWN: usize = 12;
 
 impl PlacementOptions {
-    /// Whether layers may be placed on other devices than the processor.
+    /// Whether layers may be placed on other devices than the processor. Workers are not asked: a model is described while they are
+    /// away too.
     pub(super) fn has_devices(&self) -> Result<bool, Failure> {
-        if self.is_plain() || self.gpu_layers == Some(GpuLayers::Count(0)) {
+        let is_none = self.device == ["none"] || self.gpu_layers == Some(GpuLayers::Count(0));
+        if self.is_plain() || is_none {
             return Ok(false);
         }
-        self.workers.connect()?;
-        Ok(!self.devices()?.is_empty())
+        self.workers.backends.load()?;
+        Ok(!self.workers.rpc.is_empty() || !self.devices()?.is_empty())
     }
 
     /// Places the layers of a model on devices, for a run with these options.

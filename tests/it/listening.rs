@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -209,14 +209,13 @@ fn a_service_manager_is_told_and_may_open_the_socket() {
     let address = socket.local_addr().expect("bound");
     // The shell puts the socket where systemd does, and becomes the server.
     let script = format!(
-        "exec 3<&{}; LISTEN_FDS=1 LISTEN_PID=$$ WATCHDOG_USEC=100000 NOTIFY_SOCKET={} exec \"$0\" serve --in-process --threads 1",
-        socket.as_raw_fd(),
+        "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ WATCHDOG_USEC=100000 NOTIFY_SOCKET={} exec \"$0\" serve --in-process --threads 1",
         path.display()
     );
-    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).expect("it is inherited");
     let mut command = Command::new("sh");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_bench")]);
-    command.stdin(Stdio::null());
+    // A shell may know descriptors of one digit alone.
+    command.stdin(Stdio::from(OwnedFd::from(socket)));
     let mut server = Listening::start(&mut command, 1);
     assert_eq!(server.1[0], format!("http://{address}"));
     until("READY=1");

@@ -101,11 +101,16 @@ fn a_shared_prefix_is_read_once_and_changes_nothing() {
         assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
         model.release(2);
         // Other texts until nothing of it is left: computed anew, it is the same.
+        let other = |kind: u32| text(0).iter().map(|t| (t + kind) % 96).collect::<Vec<u32>>();
         for kind in 10..13 {
-            let other: Vec<u32> = text(0).iter().map(|t| (t + kind) % 96).collect();
-            read(&mut model, 3, &other, 16);
+            read(&mut model, 3, &other(kind), 16);
             model.release(3);
         }
+        // As many at once as there may be, so that no place of a sequence is left to it.
+        for id in 3..6 {
+            read(&mut model, id, &other(10 * id)[..n_tokens / 2], 16);
+        }
+        (3..6).for_each(|id| model.release(id));
         let resumed = model.resume(4, &text(0));
         assert_eq!(resumed.n_cached, 0, "{name}");
         let found = error(&read(&mut model, 4, &text(0), 16), &first);

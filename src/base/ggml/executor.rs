@@ -487,6 +487,26 @@ impl Executor {
         unsafe { sys::shim_sched_renew(self.sched_of(graph)) };
     }
 
+    /// Moves the views of the loaded graph with this id, so that they start at row `first` of the tensors that they are
+    /// views of.
+    ///
+    /// # Errors
+    /// There is no such row, or too few after it. Views may have been moved before.
+    pub fn move_views(&mut self, id: (usize, usize), first: usize) -> Result<(), Error> {
+        let graph = loaded(self.graph.as_ref())?;
+        let mut is_moved = false;
+        let mut views = graph.movable.borrow_mut();
+        for view in views.iter_mut().filter(|view| view.has_id(id)) {
+            // SAFETY: the view is one of this graph, which is complete since it is loaded.
+            unsafe { view.complete(graph.as_ptr(), graph.n_nodes()) };
+            is_moved |= view.move_to(first)?;
+        }
+        if is_moved {
+            self.renew(graph);
+        }
+        Ok(())
+    }
+
     /// The sources of a graph's operations, where there are several devices.
     fn sources(&self, graph: &Graph) -> HashSet<usize> {
         match self.devices.len() {

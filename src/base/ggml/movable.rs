@@ -6,8 +6,6 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::error::{Error, fault};
-use super::executor::Executor;
-use super::ops::Graph;
 
 /// A view of rows that can be moved, and the views of it.
 pub(in crate::ggml) struct MovableView {
@@ -34,15 +32,22 @@ impl MovableView {
         }
     }
 
-    /// Adds the views of the view in a graph, which is complete.
-    fn complete(&mut self, graph: &Graph) {
+    pub(super) fn has_id(&self, id: (usize, usize)) -> bool {
+        self.id == id
+    }
+
+    /// Adds the views of the view in a complete graph of so many nodes.
+    ///
+    /// # Safety
+    /// The graph is alive, and holds the view.
+    pub(super) unsafe fn complete(&mut self, graph: *mut sys::ggml_cgraph, n_nodes: usize) {
         if std::mem::replace(&mut self.is_complete, true) {
             return;
         }
-        for i in 0..graph.n_nodes() {
+        for i in 0..n_nodes {
             // SAFETY: the index is below the number of nodes, which are alive with the graph, and so are their sources.
             unsafe {
-                let node = sys::ggml_graph_node(graph.as_ptr(), i as i32);
+                let node = sys::ggml_graph_node(graph, i as i32);
                 let is_view = !sys::shim_tensor_view_src(node).is_null();
                 if is_view && self.tensors.contains(&sys::shim_tensor_src(node, 0)) {
                     self.tensors.push(node);
@@ -52,7 +57,7 @@ impl MovableView {
     }
 
     /// Moves the view to start at a row. Returns whether it was elsewhere.
-    fn move_to(&self, first: usize) -> Result<bool, Error> {
+    pub(super) fn move_to(&self, first: usize) -> Result<bool, Error> {
         // SAFETY: the tensors are alive with the graph. The view stays inside the tensor of which it is one: its new end is
         // checked. Views of a view have the same strides or parts of its rows, so they stay inside too.
         unsafe {
@@ -70,28 +75,5 @@ impl MovableView {
             }
             Ok(by != 0)
         }
-    }
-}
-
-impl Executor {
-    /// Moves the views of the loaded graph with this id, so that they start at row `first` of the tensors that they are
-    /// views of.
-    ///
-    /// # Errors
-    /// There is no such row, or too few after it. Views may have been moved before.
-    pub fn move_views(&mut self, id: (usize, usize), first: usize) -> Result<(), Error> {
-        let Some(graph) = self.graph() else {
-            return Err(Error::Computation("no graph is loaded".into()));
-        };
-        let mut is_moved = false;
-        let mut views = graph.movable.borrow_mut();
-        for view in views.iter_mut().filter(|view| view.id == id) {
-            view.complete(graph);
-            is_moved |= view.move_to(first)?;
-        }
-        if is_moved {
-            self.renew(graph);
-        }
-        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::batch::Batch;
-use super::super::cache::SequenceId;
+use super::super::cache::{NOBODY, SequenceId};
 
 /// Knowledge of the sequences of a list of tokens.
 pub(super) trait TokenLookup {
@@ -216,6 +216,9 @@ fn write(
             // A sequence is read once, however many of its tokens are in the batch.
             let mut read: HashMap<SequenceId, (u32, SwitchCounts)> = HashMap::new();
             let adapter = |(token, &(id, place)): (&u32, &(SequenceId, u32))| {
+                if id == NOBODY {
+                    return 0;
+                }
                 let of_text = read.entry(id).or_default();
                 if of_text.0 > place {
                     *of_text = (0, SwitchCounts::default());
