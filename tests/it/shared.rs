@@ -101,7 +101,12 @@ fn a_shared_prefix_is_read_once_and_changes_nothing() {
         assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
         model.release(2);
         // Other texts until nothing of it is left: computed anew, it is the same.
-        let other = |kind: u32| text(0).iter().map(|t| (t + kind) % 96).collect::<Vec<u32>>();
+        let other = |kind: u32| {
+            text(0)
+                .iter()
+                .map(|t| (t + kind) % 96)
+                .collect::<Vec<u32>>()
+        };
         for kind in 10..13 {
             read(&mut model, 3, &other(kind), 16);
             model.release(3);
