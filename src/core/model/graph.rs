@@ -140,9 +140,6 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     let named = assembly.build.lab.named.take();
     let rows_by_point = assembly.build.lab.captured.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
-    for written in &states.written {
-        g.expand(written)?;
-    }
     let captured = match options.capture {
         true => capture(&mut g, named, n_of_source)?,
         false => Vec::new(),

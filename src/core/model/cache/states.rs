@@ -101,11 +101,6 @@ pub(crate) struct PassStates<'a> {
     pub(crate) read: Vec<RowIds>,
     /// The rows that the sequences write, i64; none if no state is stored.
     pub(crate) write: Option<RowIds>,
-    /// Whether a state is written right after the unit that computes it. Among operations of another device, the
-    /// scheduler would compute the written value there.
-    pub(crate) at_once: bool,
-    /// The writes that the graph must compute for the next pass.
-    pub(crate) written: Vec<Tensor>,
 }
 
 impl<'a> PassStates<'a> {
@@ -115,8 +110,6 @@ impl<'a> PassStates<'a> {
             states,
             read: Vec::new(),
             write: None,
-            at_once: false,
-            written: Vec::new(),
         }
     }
 
@@ -166,10 +159,8 @@ impl StateStore for PassStates<'_> {
         };
         let new = g.reshape(&new, [cut.shape()[0], ids.elements(), 1, 1])?;
         let written = g.set_rows(&cut, &new, &ids)?;
-        match self.at_once {
-            true => g.expand(&written)?,
-            false => self.written.push(written),
-        }
-        Ok(())
+        // Right after the unit that computes it: among operations of another device, the scheduler would compute the value
+        // there, and at the end the values of all layers would need memory together.
+        g.expand(&written)
     }
 }

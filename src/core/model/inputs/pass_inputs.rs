@@ -182,8 +182,6 @@ impl PassInputs {
             states: parts.states,
             read: rows.map_or(Vec::new(), |rows| rows.read.clone()),
             write: rows.and_then(|rows| rows.write.clone()),
-            at_once: !parts.plan.devices.is_empty(),
-            written: Vec::new(),
         }
     }
 
