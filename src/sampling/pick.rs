@@ -71,12 +71,15 @@ fn weighted(logits: &[f32], max: f32, target: f64, scratch: &mut Scratch) -> usi
             select::heaviest(values, target.next_up(), |part| sum_exp(part, max))
         }
     };
-    let equal = logits
-        .iter()
-        .enumerate()
-        .filter(|(_, logit)| **logit == cut.logit);
-    let last = equal.take(cut.n_equal).last();
-    last.map_or(0, |(position, _)| position)
+    let (mut last, mut next) = (0, 0);
+    for _ in 0..cut.n_equal {
+        let Some(further) = position_of(&logits[next..], cut.logit) else {
+            break;
+        };
+        last = next + further;
+        next = last + 1;
+    }
+    last
 }
 
 #[cfg(test)]

@@ -13,10 +13,8 @@ use lab_sampling::RowLogits;
 
 use super::{EngineRequest, RequestGroup};
 
-/// Logits that a thread looks at in the time that starting to share work takes.
-const LOGITS_OF_START: usize = 1 << 18;
-/// The time that choosing among a few logits takes, in logits that are looked at.
-const LOGITS_OF_CHOICE: usize = 1 << 13;
+/// Number of rows with the highest logits from which on several threads take them.
+const SHARED_ROWS: usize = 96;
 
 /// The requests of a step, as receivers of its pass.
 pub(super) struct StepSink<'a> {
@@ -106,14 +104,10 @@ struct TaskRow<'a> {
 /// Lets all requests take their rows. `buffer` keeps logits that are made of several rows, until the last of them, which may come with
 /// later rows; no rows `are_joined` otherwise.
 fn take_all(tasks: &mut [RowTask<'_>], are_joined: bool, buffer: &mut Vec<f32>) {
-    let logits = tasks.iter().flat_map(|task| {
-        let logits = |of: &TaskRow<'_>| match of.row.logits {
-            RowLogits::All(logits) => logits.len(),
-            RowLogits::Top(_) => LOGITS_OF_CHOICE,
-        };
-        task.rows.iter().map(logits)
-    });
-    match !are_joined && tasks.len() > 1 && logits.sum::<usize>() > 4 * LOGITS_OF_START {
+    // Where the processor computes, its threads wait for the next pass at full speed: others would wait for them.
+    let rows = tasks.iter().flat_map(|task| &task.rows);
+    let n_top = rows.filter(|of| matches!(of.row.logits, RowLogits::Top(_)));
+    match !are_joined && n_top.count() >= SHARED_ROWS {
         true => tasks
             .par_iter_mut()
             .for_each_init(Vec::new, |buffer, task| task.run(buffer)),
