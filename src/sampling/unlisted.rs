@@ -52,10 +52,10 @@ impl Unlisted {
         self.weight.0 = 0.0;
     }
 
-    /// Changes the logit of one of the tokens, which has one on each side of 0 a linear function for it.
+    /// Changes the logit of one of the tokens, nobody knows which. `new` is linear on either side of 0.
     pub(super) fn change_one(&mut self, new: impl Fn(f64) -> f64) {
         let bound = f64::from(self.bound);
-        // A function that is linear on either side of 0 lowers all if it lowers these.
+        // Such a function lowers all logits up to the bound if it lowers these.
         let at = [bound, bound.min(0.0), f64::from(f32::MIN)];
         let is_lower = at.iter().all(|logit| new(*logit) <= *logit);
         let own = (bound - self.reference).exp();

@@ -339,6 +339,12 @@ fn devices_read_block_tables() {
     assert_eq!(answers("Test0"), expected);
 }
 
+/// Options that put all layers on the made-up device of a library.
+fn all_on_test0(library: &str) -> [&str; 6] {
+    let [backend, device, layers] = ["--backend", "--device", "--gpu-layers"];
+    [backend, library, device, "Test0", layers, "all"]
+}
+
 /// What a device gives of its rows decides as all of them would: two devices with the same logits, of which one cannot select.
 #[test]
 fn texts_by_the_highest_logits_are_those_by_all_logits() {
@@ -346,14 +352,10 @@ fn texts_by_the_highest_logits_are_those_by_all_logits() {
     let library = library.display().to_string();
     let texts = |lacks: &str| {
         let options = [
-            "--backend",
-            &library,
-            "--device",
-            "Test0",
-            "--gpu-layers",
-            "all",
-        ];
-        let options = [&options[..], &["--parallel", "4", "--log-level", "info"]].concat();
+            &all_on_test0(&library)[..],
+            &["--parallel", "4", "--log-level", "info"],
+        ]
+        .concat();
         let server = Server::with(&options, &[("MADE_UP_LACKS", lacks)]);
         let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
         let requests = [
@@ -427,14 +429,10 @@ fn on_queue(latencies: &str, (n, at_once): (usize, usize)) -> DeviceRun {
     let library = library.display().to_string();
     let parallel = at_once.to_string();
     let options = [
-        "--backend",
-        &library,
-        "--device",
-        "Test0",
-        "--gpu-layers",
-        "all",
-    ];
-    let options = [&options[..], &["--parallel", &parallel, "--in-process"]].concat();
+        &all_on_test0(&library)[..],
+        &["--parallel", &parallel, "--in-process"],
+    ]
+    .concat();
     let path = report.display().to_string();
     let environment = [("MADE_UP_QUEUE", latencies), ("MADE_UP_REPORT", &path)];
     let server = Server::with(&options, &environment);

@@ -17,11 +17,11 @@ pub struct Client {
 
 /// The places of waiting and active requests that are taken, by client.
 #[derive(Debug, Default)]
-pub(super) struct Places(Mutex<BTreeMap<Arc<str>, usize>>);
+pub(super) struct TakenPlaces(Mutex<BTreeMap<Arc<str>, usize>>);
 
 /// A place among the waiting and active requests, given back when the last of its completions drops it.
 pub(super) struct QueuePermit {
-    places: Arc<Places>,
+    places: Arc<TakenPlaces>,
     client: Arc<str>,
 }
 
@@ -33,7 +33,7 @@ impl QueuePermit {
     /// # Errors
     /// The number of places that the client may take; they are taken.
     pub(super) fn take(
-        places: &Arc<Places>,
+        places: &Arc<TakenPlaces>,
         client: &Client,
         limit: usize,
     ) -> Result<Arc<Self>, usize> {

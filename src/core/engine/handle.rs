@@ -15,7 +15,7 @@ use lab_sampling::{ContrastiveSearch, Params, Sampler};
 
 use super::adapters::Adapters;
 use super::capabilities::Unsupported;
-use super::client::{Client, Places, QueuePermit};
+use super::client::{Client, QueuePermit, TakenPlaces};
 use super::diffusion::DiffusionModel;
 use super::event::Events;
 use super::event_sender::EventSender;
@@ -34,7 +34,7 @@ const MAX_LISTED: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct Handle {
     pub(super) queue: mpsc::UnboundedSender<Order>,
-    pub(super) places: Arc<Places>,
+    pub(super) places: Arc<TakenPlaces>,
     /// Whose requests it submits.
     pub(super) client: Client,
     pub(super) tokenizer: Arc<Tokenizer>,

@@ -111,7 +111,7 @@ fn alone(model: &mut Model, tokens: &[u32]) -> Vec<f32> {
     out
 }
 
-struct Request {
+struct ChurnRequest {
     tokens: Vec<u32>,
     n_prompt: usize,
     n_read: usize,
@@ -124,7 +124,7 @@ struct Churn<'m> {
     model: Model,
     reference: &'m mut Model,
     random: Random,
-    active: HashMap<u32, Request>,
+    active: HashMap<u32, ChurnRequest>,
     n_seqs: usize,
     last: Vec<u32>,
 }
@@ -148,7 +148,7 @@ impl Churn<'_> {
             }
             let n_read = self.model.resume(id, &tokens[..n_prompt]).n_cached;
             let expected = alone(self.reference, &tokens);
-            let request = Request {
+            let request = ChurnRequest {
                 tokens,
                 n_prompt,
                 n_read,

@@ -43,6 +43,8 @@ impl TopTensors {
 pub(super) struct TopRows {
     /// For all rows the tokens, as the bits of numbers, then the logits, then the probabilities.
     numbers: HostNumbers,
+    /// For each row the logarithm of the sum of e^logit over all tokens.
+    log_sums: Vec<f64>,
     n_top: usize,
     n_vocab: usize,
 }
@@ -51,6 +53,7 @@ impl TopRows {
     pub(super) fn new(numbers: HostNumbers, n_vocab: usize) -> Self {
         Self {
             numbers,
+            log_sums: Vec::new(),
             n_top: 0,
             n_vocab,
         }
@@ -65,39 +68,41 @@ impl TopRows {
         let (ids, rest) = self.numbers.split_at_mut(n);
         let (logits, shares) = rest.split_at_mut(n);
         let parts = [ids, logits, shares].map(bytemuck::cast_slice_mut);
-        executor.read_together(tensors.tensors().zip(parts))
-    }
-
-    fn n(&self) -> usize {
-        self.numbers.len() / 3
-    }
-
-    fn n_rows(&self) -> usize {
-        self.n() / self.n_top.max(1)
+        executor.read_together(tensors.tensors().zip(parts))?;
+        let (logits, shares) = self.numbers[n..].split_at(n);
+        let rows = logits.chunks_exact(self.n_top);
+        let rows = rows.zip(shares.chunks_exact(self.n_top));
+        self.log_sums.clear();
+        self.log_sums
+            .extend(rows.map(|(logits, shares)| log_sum(logits, shares)));
+        Ok(())
     }
 
     /// Whether no row has logits that are NaN or plus infinity.
     pub(super) fn are_finite(&self) -> bool {
-        (0..self.n_rows()).all(|at| self.row(at).log_sum.is_finite())
+        self.log_sums.iter().all(|sum| sum.is_finite())
     }
 
     /// A row. If one of its logits is no number, the sum is none either.
     pub(super) fn row(&self, at: usize) -> TopLogits<'_> {
-        let n = self.n();
+        let n = self.numbers.len() / 3;
         let of_row = |first: usize| {
             let from = first + at * self.n_top;
             self.numbers.get(from..from + self.n_top).unwrap_or(&[])
         };
-        let (logits, shares) = (of_row(n), of_row(2 * n));
-        let best = logits.iter().zip(shares).max_by(|a, b| a.0.total_cmp(b.0));
-        let log_sum = best.map_or(f64::NAN, |(logit, share)| {
-            f64::from(*logit) - f64::from(*share).ln()
-        });
         TopLogits {
             n_vocab: self.n_vocab,
             ids: bytemuck::cast_slice(of_row(0)),
-            logits,
-            log_sum,
+            logits: of_row(n),
+            log_sum: self.log_sums.get(at).copied().unwrap_or(f64::NAN),
         }
     }
+}
+
+/// The logarithm of the sum of e^logit over all tokens of a row, by the probability of its best.
+fn log_sum(logits: &[f32], shares: &[f32]) -> f64 {
+    let best = logits.iter().zip(shares).max_by(|a, b| a.0.total_cmp(b.0));
+    best.map_or(f64::NAN, |(logit, share)| {
+        f64::from(*logit) - f64::from(*share).ln()
+    })
 }
