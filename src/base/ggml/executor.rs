@@ -317,10 +317,10 @@ impl Executor {
         drop(followed);
         drop(graph);
         self.check_workers()?;
-        let sizes = sizes.iter_mut().zip(&of_inputs);
-        let mut sizes: Vec<usize> = sizes.map(|(size, inputs)| *size + inputs).collect();
-        sizes.rotate_right(1);
-        Ok(sizes.into_iter().map(|bytes| bytes as u64).collect())
+        let all = sizes.iter().zip(&of_inputs);
+        let mut all: Vec<u64> = all.map(|(scratch, own)| (scratch + own) as u64).collect();
+        all.rotate_right(1);
+        Ok(all)
     }
 
     /// Takes the scratch memory that a graph needs, so that smaller graphs need no more. The graph cannot be used

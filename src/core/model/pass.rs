@@ -171,11 +171,7 @@ impl Model {
                 _ => RowDestination::Kept(&part.outputs),
             };
             if let Err(error) = self.pass_part(part, rows) {
-                if self.options.n_ctx > 0 {
-                    let done = parts[..n].iter();
-                    done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
-                    self.block_manager.give_back(&batch.positions);
-                }
+                self.undo(batch, &parts[..n]);
                 return Err(error);
             }
             scatter(
@@ -202,6 +198,15 @@ impl Model {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Removes what the passes of a batch stored that were done before one failed.
+    fn undo(&mut self, batch: &Batch, done: &[SubBatch]) {
+        if self.options.n_ctx > 0 {
+            let done = done.iter();
+            done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
+            self.block_manager.give_back(&batch.positions);
         }
     }
 
@@ -305,9 +310,7 @@ impl Model {
         for (n, part) in parts.iter().enumerate() {
             let rows = RowDestination::Top(&mut *sink);
             if let Err(error) = self.pass_part(part, rows) {
-                let done = parts[..n].iter();
-                done.for_each(|part| self.block_manager.roll_back(&part.batch.positions));
-                self.block_manager.give_back(&batch.positions);
+                self.undo(batch, &parts[..n]);
                 return Err(error);
             }
             is_sound &= part.outputs.is_empty() || self.top.are_finite();
