@@ -38,6 +38,8 @@ use super::{Failure, engine_process, output, service_manager};
 pub(super) const PER_MODEL: &str = "per_model";
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
+/// Recurrent-state checkpoints of a model, unless an option says otherwise.
+pub(super) const CHECKPOINTS: usize = 16;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -115,7 +117,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     cache: Option<u64>,
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    #[arg(long, default_value_t = CHECKPOINTS, value_name = "N")]
     checkpoints: usize,
     /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more; default: 128,
     /// with layers on GPUs or RPC workers 512
