@@ -64,13 +64,13 @@ END
 # Asks the service through nginx: the last lines of each check, in a network of its own. $command, $folder and $user are set before.
 cat > "$work/ask" <<'END'
 since=$(date +%s%N)
-(cd "$folder" && exec runuser -u "$user" -- env HOME="$folder" HF_HOME="$folder/huggingface" $command) > /tmp/service.log 2>&1 &
+(cd "$folder" && exec setpriv --reuid "$user" --regid "$user" --init-groups env HOME="$folder" HF_HOME="$folder/huggingface" $command) > /tmp/service.log 2>&1 &
 service=$!
 nginx
 ask() {
     curl --silent --show-error --fail --max-time 60 --cacert /etc/ssl/llm.pem --resolve llm.test:443:127.0.0.1 "$@"
 }
-ask --retry 60 --retry-delay 1 --retry-all-errors https://llm.test/readyz > /dev/null || { cat /tmp/service.log; exit 1; }
+ask --retry 60 --retry-delay 1 --retry-all-errors https://llm.test/readyz > /dev/null 2> /tmp/ready.log || { cat /tmp/service.log; exit 1; }
 body='{"messages": [{"role": "user", "content": "2+2=?"}], "temperature": 0'
 answer=$(ask https://llm.test/v1/chat/completions -H 'Content-Type: application/json' -d "$body}")
 echo "$answer" | grep -q '"content": *"[^"]*4' || { echo "no 4 in $answer"; exit 1; }

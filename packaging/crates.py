@@ -9,6 +9,7 @@ Crates that only build the program are left out. A crate without a licence text 
 import argparse
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The crate that carries ggml's sources; nothing of its own is compiled.
 GGML_CRATE = "llama-cpp-sys-2"
+CARGO = os.environ.get("CARGO", "cargo")
 TEXT_NAME = re.compile(r"(licen[cs]e|copying|unlicense|notice|copyright|ofl|ufl)([-_.].*)?|.*-licen[cs]e\.txt", re.IGNORECASE)
 # Parts of a crate that are not in the program.
 UNUSED = {"tests", "test", "benches", "examples", "target", ".github", "src"}
@@ -30,13 +32,13 @@ class Missing(Exception):
 
 
 def cargo_metadata(target: str, features: str) -> dict:
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", target]
+    command = [CARGO, "metadata", "--format-version", "1", "--locked", "--filter-platform", target]
     command += ["--features", features] if features else []
     return json.loads(subprocess.check_output(command, cwd=ROOT))
 
 
 def ggml_package() -> dict:
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--all-features"]
+    command = [CARGO, "metadata", "--format-version", "1", "--locked", "--all-features"]
     packages = json.loads(subprocess.check_output(command, cwd=ROOT))["packages"]
     return next(package for package in packages if package["name"] == GGML_CRATE)
 

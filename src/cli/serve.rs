@@ -600,11 +600,12 @@ fn pool_of(
 /// The files and batches of clients, for a server with these options.
 fn batches(args: &Args, kept: &Path) -> Result<BatchStore, Failure> {
     let folder = args.files.clone().unwrap_or_else(|| kept.join("files"));
+    let place = folder.display().to_string();
     let files = FileStore::open(folder, args.file_bytes);
     // One sequence is always left for other requests.
     let n_turns = args.parallel.saturating_sub(1).max(1);
     let batches = files.and_then(|files| BatchStore::open(files, n_turns));
-    batches.map_err(|e| anyhow::anyhow!("--files: {e}"))
+    batches.map_err(|e| anyhow::anyhow!("--files {place}: {e}"))
 }
 
 /// The vectors that requests may name, for a server with these options.

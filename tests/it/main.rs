@@ -71,6 +71,7 @@ mod named_models;
 mod native;
 mod ollama;
 mod outputs;
+mod packages;
 mod page;
 mod patching;
 mod peers;
