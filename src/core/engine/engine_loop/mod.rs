@@ -295,7 +295,9 @@ impl<C: Compute> EngineLoop<C> {
             }
             let is_duplicate =
                 |g: &&mut RequestGroup| self.active[g.members[0]].is_duplicate(request);
-            match groups.iter_mut().find(is_duplicate) {
+            let shares = request.strategy.shared_input(&request.sequence).is_some();
+            let mut before = groups.iter_mut().filter(|_| shares);
+            match before.find(is_duplicate) {
                 Some(group) => group.members.push(i),
                 None => groups.push(RequestGroup {
                     members: vec![i],
