@@ -22,7 +22,7 @@ from playwright.sync_api import Error
 
 from bench_server import Failure, Server, free_port, options, program
 from drive import chromium
-from drive_chat_page import Drive, chats, keeps, stops
+from drive_chat_page import Drive, chats, models, stops
 
 NGINX = """
 daemon off; error_log stderr; pid FOLDER/nginx.pid;
@@ -100,7 +100,7 @@ def ask(port, method, path, body=None, headers=(), source="127.0.0.1"):
 
 def streams(port, path):
     """The seconds until the first event of a stream and until its end."""
-    body = {"model": "default", "prompt": "1 2 3", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    body = {"model": "tiny-chat", "prompt": "1 2 3", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         begin = time.perf_counter()
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
@@ -115,13 +115,21 @@ def streams(port, path):
     return first, time.perf_counter() - begin
 
 
+def returns(drive):
+    """The conversation is there after a reload."""
+    drive.page.wait_for_timeout(400)
+    had = drive.texts()
+    drive.reload()
+    drive.check(had and drive.texts() == had, f"{drive.texts()} after a reload, {had} before")
+
+
 def drives(browser, port, path, out, name):
     """A person uses the page."""
     url = f"http://127.0.0.1:{port}{path}"
     drive = Drive(browser, url, out, permissions=["clipboard-read", "clipboard-write"])
     drive.allowed, drive.name = (url, f"blob:http://127.0.0.1:{port}/"), f"{name}."
     try:
-        for step in [chats, stops, keeps]:
+        for step in [chats, stops, returns]:
             step(drive)
             drive.complain(step.__name__)
     except (AssertionError, Error) as error:
@@ -143,8 +151,10 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        log = folder / "log"
-        words = [args.bench, "--log", log, "--log-format", "json", "serve", "--threads", "1"]
+        (folder / "models").mkdir()
+        models(folder / "models", args.bench)
+        own = ["--models", folder / "models", "--ctx", "4096", "--config", folder / "models/bench.toml"]
+        words = [args.bench, "--log", folder / "log", "serve", "--threads", "1", *own]
         with Server(*words) as server:
             for name in ["nginx", "caddy"]:
                 with proxy(name, server, folder) as port:

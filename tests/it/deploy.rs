@@ -143,7 +143,8 @@ fn tests_that_the_security_page_names_exist() {
     let is_test = |file: &str, name: &str| {
         let own = files.iter().find(|(path, _)| path == file);
         own.is_some_and(|(_, text)| {
-            let mut parts = text.split(&format!("fn {name}("));
+            let start = format!("fn {name}(");
+            let mut parts = text.split(&start);
             let before = parts.next().unwrap_or_default();
             let attributes = before.rsplit("\n\n").next().unwrap_or_default();
             parts.next().is_some() && attributes.contains("#[test]")

@@ -102,6 +102,8 @@ mod shared;
 mod shown;
 mod sounds;
 mod source;
+#[cfg(feature = "otel")]
+mod spans;
 mod stored_responses;
 mod structure;
 mod support;

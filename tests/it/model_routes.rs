@@ -658,6 +658,7 @@ fn metrics_are_text_that_prometheus_reads() {
             assert_eq!(*kind == "counter", current.ends_with("_total"), "{line}");
             let label = match current {
                 // Those of the server and of processes.
+                "bench_build_info" => "version",
                 "bench_http_requests_total" => "method",
                 name if name.starts_with("process_") => "process",
                 name if name.starts_with("vllm:") => "model_name",

@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use lab_base::ggml::build_info;
 use lab_core::engine::stats::{ClientCounts, EngineLoad, Histogram, Stats};
 use lab_core::plan::BLOCK_LEN;
 
@@ -27,6 +28,7 @@ const METRICS: &[&str] = &[
     "bench_accepted_tokens_total counter Draft tokens that were accepted.",
     "bench_active_sequences gauge Sequences that are active.",
     "bench_attention_views_total counter Attention operations over runs of the KV cache, of one layer.",
+    "bench_build_info gauge What the program was built from and for, as labels.",
     "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache, by where it had them.",
     "bench_completion_tokens_total counter Tokens of completions.",
     "bench_device_bytes_total counter Bytes of inputs that were written, and of results that were read from devices other than the processor.",
@@ -83,7 +85,7 @@ const METRICS: &[&str] = &[
 ];
 
 /// Metrics of the server. The page of an engine process has them too; `add` leaves them out.
-const SERVER_METRICS: &str = "bench_http_requests_total bench_model_loads_total bench_model_loaded bench_engine_deaths_total";
+const SERVER_METRICS: &str = "bench_build_info bench_http_requests_total bench_model_loads_total bench_model_loaded bench_engine_deaths_total";
 
 /// The lines of each metric, one or more per model.
 #[derive(Default)]
@@ -274,6 +276,20 @@ impl MetricsPage {
         }
     }
 
+    fn build(&mut self) {
+        let info = build_info();
+        let labels = [
+            ("version", info.version.to_owned()),
+            ("commit", info.commit.to_owned()),
+            ("ggml", info.ggml.to_owned()),
+            ("target", info.target.to_owned()),
+            ("features", info.features.join(" ")),
+            ("instruction_sets", info.instruction_sets.join(" ")),
+        ];
+        let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", label(&value)));
+        self.number("bench_build_info", &labels.join(","), 1);
+    }
+
     fn requests(&mut self, counts: &RequestCounts) {
         for ((method, route, status), n) in counts.all() {
             let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
@@ -349,6 +365,7 @@ pub(crate) async fn metrics(
     Extension(counts): Extension<RequestCounts>,
 ) -> Response {
     let mut page = MetricsPage::default();
+    page.build();
     page.requests(&counts);
     let own = match pool.config.mode {
         HostMode::EngineProcess => {
