@@ -151,12 +151,10 @@ impl RequestSource {
 
     /// A header of the proxy; none if it is not trusted. Of several values, the proxy next to the server added the last.
     fn said<'h>(&self, headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-        let lines = headers.get_all(name).iter();
-        let text = lines
-            .filter(|_| self.is_proxied)
-            .next_back()?
-            .to_str()
-            .ok()?;
+        if !self.is_proxied {
+            return None;
+        }
+        let text = headers.get_all(name).iter().next_back()?.to_str().ok()?;
         let last = text.rsplit(',').next().map(str::trim);
         last.filter(|text| !text.is_empty())
     }
