@@ -63,7 +63,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     ) {
         output::remove_on_signals()?;
     }
-    match cli.command {
+    let ran = match cli.command {
         Command::Run(args) => super::run::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Chat(args) => chat::run(&args),
@@ -102,5 +102,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             };
             write().map_err(|error| output::at(&folder, error))
         }
-    }
+    };
+    log::flush();
+    ran
 }

@@ -41,6 +41,8 @@ mod sampling;
 mod sequences;
 mod serve;
 mod service_manager;
+#[cfg(feature = "otel")]
+mod spans;
 mod synth;
 mod template;
 mod tokenize;

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::http::Method;
+use axum::http::{HeaderMap, Method};
 use axum::response::Html;
 use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 
 use super::openapi;
 pub(super) use super::route::AnsweredBy;
@@ -21,6 +21,7 @@ use crate::http::api_keys::Role;
 use crate::http::context::STATES;
 use crate::http::error_format::ErrorFormat;
 use crate::http::json::Json;
+use crate::http::proxies::RequestSource;
 use crate::page;
 use crate::pool::Pool;
 use crate::request::fields::RequestPart as _;
@@ -246,8 +247,9 @@ routes! {
     Server: get "/docs", docs, "This list as a page." => file(&["text/html"]);
 }
 
-async fn document() -> Json {
-    Json(openapi::document(ROUTES))
+async fn document(source: Option<Extension<RequestSource>>, headers: HeaderMap) -> Json {
+    let prefix = source.as_ref().and_then(|source| source.prefix(&headers));
+    Json(openapi::document(ROUTES, prefix))
 }
 
 async fn docs() -> Html<String> {
@@ -266,6 +268,26 @@ pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
         |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
     let route = ROUTES.iter().find(is_it);
     route.map_or(AnsweredBy::Server, |route| route.owner)
+}
+
+/// The name of a route in metrics and the log: its pattern. What no route has is one, of which there could be any number.
+pub(crate) fn pattern(path: &str) -> &'static str {
+    let is_open = |part: &str| part.starts_with('{');
+    let fits = |route: &&Route| {
+        let (mut own, mut found) = (route.path.split('/'), path.split('/'));
+        loop {
+            match (own.next(), found.next()) {
+                (None, None) => return true,
+                (Some(own), Some(found)) if own == found || (is_open(own) && !found.is_empty()) => {
+                }
+                _ => return false,
+            }
+        }
+    };
+    // The router prefers the route with the fewest open parts.
+    let n_open = |route: &&Route| route.path.split('/').filter(|part| is_open(part)).count();
+    let found = ROUTES.iter().filter(fits).min_by_key(n_open);
+    found.map_or("other", |route| route.path)
 }
 
 /// Requests that concern all clients.
@@ -353,6 +375,28 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn the_name_of_a_route_is_its_pattern() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/v1/models", "/v1/models"),
+            ("/v1/models/a", "/v1/models/{id}"),
+            ("/v1/models/a/b", "/v1/models/{id}/{repo}"),
+            ("/v1/models/a/diagram", "/v1/models/{id}/diagram"),
+            ("/v1/responses/input_tokens", "/v1/responses/input_tokens"),
+            ("/v1/responses/resp_1", "/v1/responses/{id}"),
+            ("/v1/models/", "other"),
+            ("/v1/models/a/b/c/d", "other"),
+            ("/evil", "other"),
+            ("", "other"),
+        ] {
+            assert_eq!(pattern(path), expected, "{path}");
+        }
+        for route in ROUTES {
+            assert_eq!(pattern(route.path), route.path);
+        }
     }
 
     #[test]

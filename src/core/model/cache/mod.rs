@@ -31,7 +31,7 @@ mod views;
 pub(super) use block_manager::{
     Allocation, BlockManager, BlockTables, KvGroup, PassStateRows, Shortage,
 };
-pub(super) use mask::Mask;
+pub(super) use mask::mask_of_tokens;
 pub use resume::{CacheMiss, CachedPrefix};
 pub use slots::SequenceId;
 pub(super) use slots::{AfterCopies, NOBODY, PoolBlock, SlotCopy};
