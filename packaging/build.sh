@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the program for packages, stripped, and prints where it lies.
+# Builds the program for packages, and prints where it lies.
 # Usage: packaging/build.sh [TARGET]     default: x86_64-unknown-linux-gnu
 # TARGET aarch64-unknown-linux-gnu needs `rustup target add` and g++-aarch64-linux-gnu.
 # GGML_MARCH: the instruction set; default x86-64-v3, or for aarch64 what ggml-sys/build.rs says.
@@ -12,7 +12,6 @@ case $target in
     aarch64-*) export GGML_MARCH=${GGML_MARCH:-armv8.2-a+dotprod+fp16} ;;
 esac
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER:-aarch64-linux-gnu-g++}
-export CARGO_PROFILE_RELEASE_STRIP=symbols
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/dist-build}
 # The same program wherever the sources and the crates lie.
 home=${CARGO_HOME:-$HOME/.cargo}

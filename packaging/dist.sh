@@ -62,7 +62,12 @@ for target in $TARGETS; do
         aarch64) deb_arch=arm64 march=${GGML_MARCH:-armv8.2-a+dotprod+fp16} ;;
         *) echo "error: no packages for $target" >&2; exit 2 ;;
     esac
-    program=$(packaging/build.sh "$target")
+    built=$(packaging/build.sh "$target")
+    program=$work/bench-$arch
+    strip=strip
+    if [ "$arch" != "$(uname -m)" ]; then strip=$arch-linux-gnu-strip; fi
+    # Backend libraries find the functions of ggml among the dynamic symbols, which stay.
+    "$strip" -o "$program" "$built"
     glibc=$(newest "$program" GLIBC)
     stdcxx=$(stdcxx_package "$(newest "$program" GLIBCXX)")
 
@@ -93,8 +98,9 @@ for target in $TARGETS; do
     install -d "$root/lib/systemd" "$root/DEBIAN"
     mv "$root/usr/lib/systemd/system" "$root/lib/systemd/" && rmdir "$root/usr/lib/systemd" "$root/usr/lib"
     doc=$root/usr/share/doc/inference-lab-bench
-    mv "$doc/CHANGELOG.md" "$doc/changelog"
-    gzip -9n "$doc/changelog" "$doc/THIRD-PARTY-LICENCES.txt" "$doc/sbom.cdx.json"
+    printf '%s\n' "inference-lab-bench ($version) unstable; urgency=medium" "" "  * CHANGELOG.md.gz says what is new." "" \
+        " -- $(sed -n 's/^Maintainer: //p' packaging/debian/control)  $(date -u -R -d "@$SOURCE_DATE_EPOCH")" > "$doc/changelog"
+    gzip -9n "$doc/changelog" "$doc/CHANGELOG.md" "$doc/THIRD-PARTY-LICENCES.txt" "$doc/sbom.cdx.json"
     install -m 644 packaging/debian/copyright "$doc/"
     sed "s/@VERSION@/$version/; s/@ARCH@/$deb_arch/; s/@SIZE@/$(du -sk "$root" | cut -f1)/; s/@GLIBC@/$glibc/; s/@STDCXX@/$stdcxx/; s/@MARCH@/$march/" \
         packaging/debian/control > "$root/DEBIAN/control"
