@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Writes the packages of this version: archives, Debian packages, wheels, checksums.
 # Usage: packaging/dist.sh [FOLDER]     default: target/dist
-# Targets: those of the variable TARGETS; default x86_64-unknown-linux-gnu, and aarch64-unknown-linux-gnu where its compiler and Rust's library
-# are installed. The first one has to run here: it writes the manual pages. The packages run with the glibc of this machine and newer ones, and with
+# Targets: those of the variable TARGETS, which may also name aarch64-unknown-linux-gnu (packaging/build.sh says what that needs); default
+# x86_64-unknown-linux-gnu. The first one has to run here: it writes the manual pages. The packages run with the glibc of this machine and newer ones, and with
 # some older: the name of the wheel and `Depends` of the Debian package say which. Debian 12 has built those of releases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,13 +10,7 @@ out=${1:-target/dist}
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml)}
 
-if [ -z "${TARGETS:-}" ]; then
-    TARGETS=x86_64-unknown-linux-gnu
-    arm=aarch64-unknown-linux-gnu
-    if command -v aarch64-linux-gnu-g++ >/dev/null && [ -d "$(rustc --print sysroot)/lib/rustlib/$arm/lib" ]; then
-        TARGETS+=" $arm"
-    fi
-fi
+TARGETS=${TARGETS:-x86_64-unknown-linux-gnu}
 
 rm -rf "$out"
 mkdir -p "$out"
