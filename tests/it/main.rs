@@ -99,6 +99,7 @@ mod shared;
 mod shown;
 mod sounds;
 mod source;
+mod stored_prefixes;
 mod stored_responses;
 mod structure;
 mod support;

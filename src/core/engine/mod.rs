@@ -26,12 +26,14 @@ mod lab_result;
 mod limits;
 mod pooled_output;
 mod pooling;
+mod prefix_store;
 mod recorder;
 mod rejected;
 mod remasking;
 mod request;
 mod scheduler;
 mod sequence;
+mod slots;
 mod start;
 pub mod stats;
 mod strategy;
@@ -44,6 +46,7 @@ pub use adapters::{Adapters, EngineAdapter};
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use client::Client;
 pub use diffusion_options::{DiffusionOptions, FixedToken};
+pub use engine_loop::SlotError;
 pub use event::{
     AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
 };
@@ -59,9 +62,11 @@ pub use lab_result::{
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
+pub use prefix_store::{PrefixStoreOptions, StoreCounts};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
 pub use request::{Request, StopConditions};
+pub use slots::{SlotFailure, SlotFile};
 pub use start::{LoadedModel, StartError, start};
 pub use thinking::Thinking;
 

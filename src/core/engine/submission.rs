@@ -7,6 +7,7 @@ use crate::models::lora::Adapter;
 use lab_sampling::{ContrastiveSearch, Sampler};
 
 use super::diffusion::DiffusionSettings;
+use super::engine_loop::PrefixOrder;
 use super::event_sender::EventSender;
 use super::lab::CompiledLab;
 use super::pooling::PoolingModel;
@@ -19,6 +20,8 @@ pub(super) enum Order {
     AddAdapter(Box<Adapter>, Sender<model::Result<()>>),
     /// Frees the adapter of an id once no request uses it.
     RemoveAdapter(usize),
+    /// Works on the prefixes of slots and of the store.
+    Prefix(PrefixOrder),
 }
 
 /// A checked request with its caller.

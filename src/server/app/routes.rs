@@ -15,7 +15,7 @@ use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
     adapters, anthropic, batches, chat, completions, diagram, embeddings, health, infill, lab,
     llama_server, metrics, models, ollama, pooling, props, quit, render, rerank, responses,
-    sampling, tokens, transcriptions,
+    sampling, slots, tokens, transcriptions,
 };
 use crate::http::api_keys::Role;
 use crate::http::context::STATES;
@@ -124,6 +124,9 @@ routes! {
         => ResponseDoc { status: "202", ..ANY };
     Loaded: get "/props", props::props, "The state and the settings of a model, and its chat template." => OF_MODEL;
     Loaded: get "/slots", props::slots, "The active sequences of a model." => OF_MODEL;
+    Model: post "/slots/{id}", slots::slot,
+        "Saves the last prefix of a slot to a file (`action=save`), restores it from one or erases it.", slots::SlotFields::documented
+        => ResponseDoc { keys: &["id_slot"], ..OF_MODEL };
     Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus."
         => file(&["text/plain"]);
     Model: get "/v1/lab/points", lab::points,
@@ -262,14 +265,28 @@ pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
     } else {
         method
     };
-    let is_it =
-        |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
+    let is_it = |route: &&Route| {
+        is_at(route.path, path) && route.method.eq_ignore_ascii_case(method.as_str())
+    };
     let route = ROUTES.iter().find(is_it);
     route.map_or(AnsweredBy::Server, |route| route.owner)
 }
 
+/// Whether a path is that of a route, in which `{NAME}` stands for one part.
+fn is_at(route: &str, path: &str) -> bool {
+    let (mut own, mut found) = (route.split('/'), path.split('/'));
+    loop {
+        match (own.next(), found.next()) {
+            (None, None) => return true,
+            (Some(own), Some(found)) if own == found || own.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Requests that concern all clients.
-const OF_ADMIN: [(Method, &str); 10] = [
+const OF_ADMIN: [(Method, &str); 11] = [
+    (Method::POST, slots::ROUTE),
     (Method::POST, "/quit"),
     (Method::POST, "/models/load"),
     (Method::POST, "/models/unload"),
@@ -291,7 +308,7 @@ pub(crate) fn needs(method: &Method, path: &str) -> Option<Role> {
     }
     let of_admin = OF_ADMIN
         .iter()
-        .any(|(own, route)| own == method && *route == path);
+        .any(|(own, route)| own == method && is_at(route, path));
     Some(match path {
         _ if of_admin => Role::Admin,
         path if path.starts_with("/v1/lab/") => Role::Lab,
@@ -365,6 +382,8 @@ mod tests {
         }
         let of = |method: Method, path: &str| needs(&method, path);
         assert_eq!(of(Method::POST, "/models/load"), Some(Role::Admin));
+        assert_eq!(of(Method::POST, "/slots/0"), Some(Role::Admin));
+        assert_eq!(of(Method::GET, "/slots"), Some(Role::Use));
         assert_eq!(of(Method::GET, "/models"), Some(Role::Use));
         assert_eq!(of(Method::GET, "/v1/lab/artifacts/1"), Some(Role::Lab));
         assert_eq!(of(Method::POST, "/v1/chat/completions"), Some(Role::Use));
