@@ -3,7 +3,8 @@
 //!
 //! Environment:
 //! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
-//! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default `native`.
+//! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default: `native`; for another kind of processor than that of this machine,
+//!   what `CROSS_MARCH` says.
 //! - `GGML_SANITIZE`: sanitizers, as `-fsanitize=` names them (`make sanitize`). Default none.
 //! - `CUDAARCHS`: the GPUs that feature `cuda` builds for, as CMake names them. Default: those of this machine.
 
@@ -12,6 +13,12 @@ mod gpu;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The instruction sets for other machines' processors: those of the last ten years.
+const CROSS_MARCH: &[(&str, &str)] = &[
+    ("x86_64", "x86-64-v3"),
+    ("aarch64", "armv8.2-a+dotprod+fp16"),
+];
 
 /// The crate whose package carries ggml.
 const SOURCE_CRATE: &str = "llama-cpp-sys-2";
@@ -127,6 +134,7 @@ fn main() {
         "cargo::rustc-env=BENCH_TARGET={}",
         env::var("TARGET").expect("cargo sets TARGET")
     );
+    println!("cargo::rustc-env=GGML_MARCH_USED={}", march());
     let backends = gpu::wanted();
     println!("cargo::metadata=include={}", ggml.join("include").display());
 
@@ -230,7 +238,11 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         .define("GGML_SCHED_MAX_COPIES", "4")
         .define("GGML_USE_CPU", None)
         .flag_if_supported("-fno-finite-math-only");
-    build.flag_if_supported(format!("-march={}", march()));
+    // Another compiler's `native` may be unknown; a name that was asked for, or is the default of a package, has to be known.
+    match march() {
+        native if native == "native" => build.flag_if_supported("-march=native"),
+        named => build.flag(format!("-march={named}")),
+    };
     // ggml computes with these instructions only where weights are stored in a layout of their own, in which the project stores none.
     for flag in ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"] {
         build.flag_if_supported(flag);
@@ -263,7 +275,18 @@ fn together(source: &Path, files: &[&str], out: &Path, name: &str) -> Vec<PathBu
 }
 
 fn march() -> String {
-    env::var("GGML_MARCH").unwrap_or_else(|_| "native".into())
+    let arch = |variable| {
+        let triple = env::var(variable).unwrap_or_default();
+        triple.split('-').next().unwrap_or_default().to_owned()
+    };
+    env::var("GGML_MARCH").unwrap_or_else(|_| {
+        let (target, host) = (arch("TARGET"), arch("HOST"));
+        let cross = CROSS_MARCH.iter().find(|(arch, _)| *arch == target);
+        match cross.filter(|_| target != host) {
+            Some((_, march)) => (*march).to_owned(),
+            None => "native".into(),
+        }
+    })
 }
 
 /// Whether the instruction set has all that the kernels of `matmul/` need, which are faster than ggml's for the same types.

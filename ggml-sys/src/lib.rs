@@ -18,3 +18,9 @@ include!("bindings.rs");
 
 /// Which sources this ggml was built from. A backend library of other sources must not be loaded.
 pub const IDENTITY: &str = env!("GGML_IDENTITY");
+
+/// The triple that this ggml was compiled for.
+pub const TARGET: &str = env!("BENCH_TARGET");
+
+/// The instruction set that this ggml was compiled for, as the compiler names it; `native` is that of the machine that compiled it.
+pub const MARCH: &str = env!("GGML_MARCH_USED");

@@ -19,6 +19,9 @@ extern "C" {
 
 struct ggml_context * shim_context_new(size_t mem_size);
 
+// The instruction sets that this code was compiled for, of those that `src/base/ggml/build_info.rs` knows, with spaces between.
+const char * shim_instruction_sets(void);
+
 int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim);
 int     shim_tensor_type(const struct ggml_tensor * t);

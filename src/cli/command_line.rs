@@ -2,9 +2,11 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use lab_base::ggml::build_info;
+
 use super::{
     arch, batch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab,
-    launch, log, logits, perf, plan, points, serve, synth, template, tokenize,
+    launch, log, logits, perf, plan, points, serve, synth, template, tokenize, version,
 };
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -84,5 +86,8 @@ pub(super) enum Command {
 }
 
 pub(super) fn command() -> clap::Command {
-    help::with_help(Cli::command())
+    // Programs have one version for as long as they run.
+    let kept = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
+    let command = Cli::command().version(kept(build_info().version_text()));
+    help::with_help(command.long_version(kept(version::long())))
 }

@@ -9,7 +9,7 @@ use super::command_line::{Cli, Command, command};
 use super::{
     Failure, arch, batch, chat, compare, config, convert, devices, diagram, doctor, engine, hub,
     inspect, lab, launch, log, logits, other_programs, output, perf, plan, points, serve, synth,
-    template, tokenize,
+    template, tokenize, version,
 };
 
 /// The command line of the process. Options of other programs become those of this one. For `bench serve`, environment
@@ -19,6 +19,7 @@ use super::{
 /// # Errors
 /// The configuration is invalid, or an output is refused.
 pub fn parse() -> Result<Cli, Failure> {
+    version::register();
     let typed: Vec<_> = std::env::args_os().collect();
     let line = other_programs::translated(typed.clone());
     let line = line.unwrap_or_else(|error| error.exit());
@@ -43,6 +44,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         _ => log::LogProcess::Command,
     };
     log::start_log(&cli.log, of_whom)?;
+    version::check_machine()?;
     // A server reads and replaces files for as long as it runs.
     let is_server = matches!(cli.command, Command::Serve(_) | Command::Engine(_));
     inputs::remember_inputs(!is_server);

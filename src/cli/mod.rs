@@ -44,6 +44,7 @@ mod synth;
 mod template;
 mod tokenize;
 mod values;
+mod version;
 
 pub use command_line::Cli;
 pub use dispatch::{parse, run};

@@ -257,7 +257,11 @@ impl PlacementOptions {
             GpuLayers::All => placing.count(n_placeable)?,
             GpuLayers::Count(n) => placing.count(n.min(n_placeable))?,
         };
-        opened.plan = placing.placed(&split);
+        let margin = match wanted {
+            GpuLayers::Auto => placing.margin,
+            _ => 0,
+        };
+        opened.plan = placing.placed(&split, margin)?;
         if let Some(media) = &mut opened.media {
             let used = match opened.plan.devices.is_empty() {
                 true => Vec::new(),

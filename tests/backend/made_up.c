@@ -6,6 +6,7 @@
 // Attention over block tables (shim_device_attention of ggml-sys/src/attention.h) is computed by plain loops.
 // MADE_UP_QUEUE makes it compute and copy on a thread of its own, as a GPU does, with the given latencies in microseconds: of a
 // launch, of a copy, of a graph (`5,8,8000`). What it did is in the file MADE_UP_REPORT.
+// MADE_UP_DEVICES=2 makes a second device `Test1` of the same kind; the report is of both together.
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,9 +24,14 @@
 const char bench_backend_identity[] = IDENTITY;
 const int  bench_backend_reads_tables = 1;
 
-static struct ggml_backend_device      device;
-static struct ggml_backend_buffer_type memory;
+#define MAX_DEVICES 2
+
+static const char * const              names[MAX_DEVICES] = { "Test0", "Test1" };
+static struct ggml_backend_device      devices[MAX_DEVICES];
+static struct ggml_backend_buffer_type memories[MAX_DEVICES];
 static struct ggml_backend_buffer_type pinned;
+
+static int place_of(ggml_backend_dev_t dev) { return (int) (dev - devices); }
 
 static bool loads(const char * way) {
     const char * chosen = getenv("MADE_UP_LOADS");
@@ -124,7 +130,7 @@ static enum ggml_status compute(ggml_backend_t processor, struct ggml_cgraph * g
 
 // Memory
 
-static const char * memory_name(ggml_backend_buffer_type_t type) { (void) type; return "Test0"; }
+static const char * memory_name(ggml_backend_buffer_type_t type) { return names[place_of(type->device)]; }
 
 static ggml_backend_buffer_t memory_alloc(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
@@ -173,6 +179,9 @@ static void backend_set_async(ggml_backend_t backend, struct ggml_tensor * to, c
 static void backend_synchronize(ggml_backend_t backend) { (void) backend; carry_out(n_begun); }
 
 static ggml_backend_event_t event_new(ggml_backend_dev_t dev) {
+    if (getenv("MADE_UP_QUEUE") == NULL && !loads("async")) {
+        return NULL;
+    }
     ggml_backend_event_t event = calloc(1, sizeof(*event));
     event->device = dev;
     return event;
@@ -180,7 +189,7 @@ static ggml_backend_event_t event_new(ggml_backend_dev_t dev) {
 
 static void event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) { (void) dev; free(event); }
 static void event_record(ggml_backend_t backend, ggml_backend_event_t event) { (void) backend; event->context = (void *) n_begun; }
-static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) { (void) dev; carry_out((size_t) event->context); }
+static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event);
 
 // A queue, which a thread works off.
 
@@ -197,13 +206,23 @@ struct command {
 
 #define MAX_COMMANDS 4096
 
-static struct command  commands[MAX_COMMANDS];
-static size_t          n_queued, n_worked;
-static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t  queue_moved = PTHREAD_COND_INITIALIZER;
-static ggml_backend_t  queue_cpu;
+static struct queue {
+    struct command            commands[MAX_COMMANDS];
+    size_t                    n_queued, n_worked;
+    pthread_mutex_t           lock;
+    pthread_cond_t            moved;
+    ggml_backend_t            cpu;
+    const struct ggml_cgraph * last;
+    uint64_t                  last_uid;
+} queues[MAX_DEVICES];
+
+static struct queue * queue_of(ggml_backend_t backend) { return &queues[place_of(backend->device)]; }
+
 static long            latency[3]; // of a launch, a copy, a graph
+static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
 static long            n_graphs, n_sets, n_gets, n_waits, bytes_set, bytes_got, n_replays, busy, idle;
+// For how long two devices have computed at the same time, how many compute, and since when.
+static long            both, n_computing, since;
 
 static long now(void) {
     struct timespec time;
@@ -224,108 +243,155 @@ static void report(void) {
     if (file != NULL) {
         fprintf(file,
             "{\"graphs\": %ld, \"replays\": %ld, \"sets\": %ld, \"gets\": %ld, \"waits\": %ld, \"bytes_set\": %ld, "
-            "\"bytes_got\": %ld, \"busy\": %ld, \"idle\": %ld}\n",
-            n_graphs, n_replays, n_sets, n_gets, n_waits, bytes_set, bytes_got, busy, idle);
+            "\"bytes_got\": %ld, \"busy\": %ld, \"idle\": %ld, \"both\": %ld}\n",
+            n_graphs, n_replays, n_sets, n_gets, n_waits, bytes_set, bytes_got, busy, idle, both);
         fclose(file);
     }
 }
 
-static void work_off(const struct command * command) {
-    static const struct ggml_cgraph * last;
-    static uint64_t                   last_uid;
-    const long                        began = now();
+static void computes(int more) {
+    pthread_mutex_lock(&count_lock);
+    if (n_computing == 2) {
+        both += now() - since;
+    }
+    n_computing += more;
+    since = now();
+    pthread_mutex_unlock(&count_lock);
+}
+
+static void work_off(struct queue * queue, const struct command * command) {
+    const long began = now();
     switch (command->kind) {
         case SET:
             memcpy((char *) command->tensor->data + command->offset, command->host, command->size);
-            n_sets++, bytes_set += command->size;
             pass_until(began + latency[1]);
             break;
         case GET:
             memcpy(command->host, (const char *) command->tensor->data + command->offset, command->size);
-            n_gets++, bytes_got += command->size;
             pass_until(began + latency[1]);
             break;
         case COMPUTE:
-            compute(queue_cpu, command->graph);
-            n_graphs++;
-            n_replays += command->graph == last && command->graph->uid == last_uid;
-            last = command->graph, last_uid = command->graph->uid;
+            computes(1);
+            compute(queue->cpu, command->graph);
             pass_until(began + latency[0] + latency[2]);
+            computes(-1);
+            break;
+    }
+    pthread_mutex_lock(&count_lock);
+    switch (command->kind) {
+        case SET:
+            n_sets++, bytes_set += command->size;
+            break;
+        case GET:
+            n_gets++, bytes_got += command->size;
+            break;
+        case COMPUTE:
+            n_graphs++;
+            n_replays += command->graph == queue->last && command->graph->uid == queue->last_uid;
+            queue->last = command->graph, queue->last_uid = command->graph->uid;
             break;
     }
     busy += now() - began;
+    if (command->kind == COMPUTE) {
+        report();
+    }
+    pthread_mutex_unlock(&count_lock);
 }
 
-static void * work(void * unused) {
-    (void) unused;
-    pthread_mutex_lock(&queue_lock);
+static void * work(void * context) {
+    struct queue * queue = context;
+    pthread_mutex_lock(&queue->lock);
     while (true) {
         const long began = now();
-        while (n_worked == n_queued) {
-            pthread_cond_wait(&queue_moved, &queue_lock);
+        while (queue->n_worked == queue->n_queued) {
+            pthread_cond_wait(&queue->moved, &queue->lock);
         }
+        const long                   waited = now() - began;
+        const struct command * const command = &queue->commands[queue->n_worked % MAX_COMMANDS];
+        pthread_mutex_unlock(&queue->lock);
         // Waiting for the first graph of a run of steps is not idling between two.
-        if (now() - began < 50000) {
-            idle += now() - began;
-        }
-        const struct command command = commands[n_worked % MAX_COMMANDS];
-        pthread_mutex_unlock(&queue_lock);
-        work_off(&command);
-        pthread_mutex_lock(&queue_lock);
-        n_worked++;
-        if (command.kind == COMPUTE) {
-            report();
-        }
-        pthread_cond_broadcast(&queue_moved);
+        pthread_mutex_lock(&count_lock);
+        idle += waited < 50000 ? waited : 0;
+        pthread_mutex_unlock(&count_lock);
+        work_off(queue, command);
+        pthread_mutex_lock(&queue->lock);
+        queue->n_worked++;
+        pthread_cond_broadcast(&queue->moved);
     }
     return NULL;
 }
 
-static void put(struct command command) {
-    pthread_mutex_lock(&queue_lock);
-    GGML_ASSERT(n_queued < n_worked + MAX_COMMANDS);
-    commands[n_queued++ % MAX_COMMANDS] = command;
-    pthread_cond_broadcast(&queue_moved);
-    pthread_mutex_unlock(&queue_lock);
+static void put(ggml_backend_t backend, struct command command) {
+    struct queue * queue = queue_of(backend);
+    pthread_mutex_lock(&queue->lock);
+    GGML_ASSERT(queue->n_queued < queue->n_worked + MAX_COMMANDS);
+    queue->commands[queue->n_queued++ % MAX_COMMANDS] = command;
+    pthread_cond_broadcast(&queue->moved);
+    pthread_mutex_unlock(&queue->lock);
 }
 
 static void queue_set(ggml_backend_t backend, struct ggml_tensor * to, const void * from, size_t offset, size_t size) {
-    (void) backend;
-    put((struct command) { .kind = SET, .tensor = to, .host = (void *) from, .offset = offset, .size = size });
+    put(backend, (struct command) { .kind = SET, .tensor = to, .host = (void *) from, .offset = offset, .size = size });
 }
 
 static void queue_get(ggml_backend_t backend, const struct ggml_tensor * from, void * to, size_t offset, size_t size) {
-    (void) backend;
-    put((struct command) { .kind = GET, .tensor = (struct ggml_tensor *) from, .host = to, .offset = offset, .size = size });
+    put(backend, (struct command) { .kind = GET, .tensor = (struct ggml_tensor *) from, .host = to, .offset = offset, .size = size });
 }
 
 static enum ggml_status queue_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
-    (void) backend;
-    put((struct command) { .kind = COMPUTE, .graph = graph });
+    put(backend, (struct command) { .kind = COMPUTE, .graph = graph });
     return GGML_STATUS_SUCCESS;
 }
 
-static void queue_synchronize(ggml_backend_t backend) {
-    (void) backend;
-    pthread_mutex_lock(&queue_lock);
-    n_waits += n_worked < n_queued;
-    while (n_worked < n_queued) {
-        pthread_cond_wait(&queue_moved, &queue_lock);
+static void wait_until(struct queue * queue, size_t end) {
+    pthread_mutex_lock(&queue->lock);
+    const bool waits = queue->n_worked < end;
+    while (queue->n_worked < end) {
+        pthread_cond_wait(&queue->moved, &queue->lock);
     }
-    pthread_mutex_unlock(&queue_lock);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_mutex_lock(&count_lock);
+    n_waits += waits;
+    pthread_mutex_unlock(&count_lock);
 }
 
-static void start_queue(const char * latencies, ggml_backend_t cpu_backend) {
+static void queue_synchronize(ggml_backend_t backend) {
+    struct queue * queue = queue_of(backend);
+    pthread_mutex_lock(&queue->lock);
+    const size_t end = queue->n_queued;
+    pthread_mutex_unlock(&queue->lock);
+    wait_until(queue, end);
+}
+
+static void queue_event_record(ggml_backend_t backend, ggml_backend_event_t event) {
+    struct queue * queue = queue_of(backend);
+    pthread_mutex_lock(&queue->lock);
+    event->context = (void *) queue->n_queued;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) {
+    const size_t end = (size_t) event->context;
+    if (getenv("MADE_UP_QUEUE") != NULL) {
+        wait_until(&queues[place_of(dev)], end);
+    } else {
+        carry_out(end);
+    }
+}
+
+static void start_queue(struct queue * queue, const char * latencies, ggml_backend_t cpu_backend) {
     pthread_t thread;
-    queue_cpu = cpu_backend;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->moved, NULL);
+    queue->cpu = cpu_backend;
     sscanf(latencies, "%ld,%ld,%ld", &latency[0], &latency[1], &latency[2]);
-    pthread_create(&thread, NULL, work, NULL);
+    pthread_create(&thread, NULL, work, queue);
     pthread_detach(thread);
 }
 
 // The backend
 
-static const char * backend_name(ggml_backend_t backend) { (void) backend; return "Test0"; }
+static const char * backend_name(ggml_backend_t backend) { return names[place_of(backend->device)]; }
 
 static void backend_free(ggml_backend_t backend) {
     ggml_backend_free(backend->context);
@@ -348,13 +414,15 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
     backend->iface.free = backend_free;
     backend->iface.graph_compute = backend_compute;
     if (getenv("MADE_UP_QUEUE") != NULL) {
-        if (queue_cpu == NULL) {
-            start_queue(getenv("MADE_UP_QUEUE"), ggml_backend_dev_init(cpu(), params));
-            ggml_backend_cpu_set_n_threads(queue_cpu, 1);
+        struct queue * queue = queue_of(backend);
+        if (queue->cpu == NULL) {
+            start_queue(queue, getenv("MADE_UP_QUEUE"), ggml_backend_dev_init(cpu(), params));
+            ggml_backend_cpu_set_n_threads(queue->cpu, 1);
         }
         backend->iface.set_tensor_async = queue_set;
         backend->iface.get_tensor_async = queue_get;
         backend->iface.synchronize = queue_synchronize;
+        backend->iface.event_record = queue_event_record;
         backend->iface.graph_compute = queue_compute;
     } else if (loads("async")) {
         backend->iface.set_tensor_async = backend_set_async;
@@ -366,7 +434,7 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
 
 // The device
 
-static const char * device_name(ggml_backend_dev_t dev) { (void) dev; return "Test0"; }
+static const char * device_name(ggml_backend_dev_t dev) { return names[place_of(dev)]; }
 static const char * device_description(ggml_backend_dev_t dev) { (void) dev; return "made up"; }
 static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev) { (void) dev; return GGML_BACKEND_DEVICE_TYPE_GPU; }
 
@@ -388,15 +456,15 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
     };
 }
 
-static ggml_backend_buffer_type_t device_memory_type(ggml_backend_dev_t dev) { (void) dev; return &memory; }
+static ggml_backend_buffer_type_t device_memory_type(ggml_backend_dev_t dev) { return &memories[place_of(dev)]; }
 
 static ggml_backend_buffer_type_t device_pinned_type(ggml_backend_dev_t dev) { (void) dev; return loads("async") ? &pinned : NULL; }
 
 static ggml_backend_buffer_t device_in_place(ggml_backend_dev_t dev, void * ptr, size_t size, size_t largest) {
-    (void) dev, (void) largest;
+    (void) largest;
     ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(ptr, size);
     if (buffer != NULL) {
-        buffer->buft = &memory;
+        buffer->buft = &memories[place_of(dev)];
         GGML_LOG_WARN("made up: %zu bytes in place\n", size);
     }
     return buffer;
@@ -427,44 +495,52 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
     return op->op != GGML_OP_CUSTOM && !is_lacking(op) && ggml_backend_dev_supports_op(cpu(), op);
 }
 
-static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) { (void) dev; return type == &memory; }
+static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) { return type == &memories[place_of(dev)]; }
 
 // The library
 
 static const char * reg_name(ggml_backend_reg_t reg) { (void) reg; return "Test"; }
-static size_t reg_count(ggml_backend_reg_t reg) { (void) reg; return 1; }
-static ggml_backend_dev_t reg_device(ggml_backend_reg_t reg, size_t index) { (void) reg; (void) index; return &device; }
+
+static size_t reg_count(ggml_backend_reg_t reg) {
+    (void) reg;
+    const char * n = getenv("MADE_UP_DEVICES");
+    return n != NULL && atoi(n) == MAX_DEVICES ? MAX_DEVICES : 1;
+}
+
+static ggml_backend_dev_t reg_device(ggml_backend_reg_t reg, size_t index) { (void) reg; return &devices[index]; }
 static void * reg_address(ggml_backend_reg_t reg, const char * name) { (void) reg; (void) name; return NULL; }
 
 ggml_backend_reg_t ggml_backend_init(void) {
     static struct ggml_backend_reg reg;
     reg.api_version = GGML_BACKEND_API_VERSION + API_OFFSET;
     reg.iface = (struct ggml_backend_reg_i) { reg_name, reg_count, reg_device, reg_address };
-    memory.iface.get_name = memory_name;
-    memory.iface.alloc_buffer = memory_alloc;
-    memory.iface.get_alignment = memory_alignment;
-    memory.device = &device;
-    pinned = memory;
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        memories[i].iface.get_name = memory_name;
+        memories[i].iface.alloc_buffer = memory_alloc;
+        memories[i].iface.get_alignment = memory_alignment;
+        memories[i].device = &devices[i];
+        devices[i].reg = &reg;
+        devices[i].iface = (struct ggml_backend_device_i) {
+            .get_name = device_name,
+            .get_description = device_description,
+            .get_memory = device_memory,
+            .get_type = device_type,
+            .get_props = device_props,
+            .init_backend = device_init,
+            .get_buffer_type = device_memory_type,
+            .get_host_buffer_type = device_pinned_type,
+            .buffer_from_host_ptr = device_in_place,
+            .event_new = event_new,
+            .event_free = event_free,
+            .event_synchronize = event_synchronize,
+            .supports_op = device_supports_op,
+            .supports_buft = device_supports_buft,
+        };
+    }
+    pinned = memories[0];
     pinned.iface.get_name = pinned_name;
     pinned.iface.alloc_buffer = pinned_alloc;
     pinned.iface.is_host = pinned_is_host;
-    device.reg = &reg;
-    device.iface = (struct ggml_backend_device_i) {
-        .get_name = device_name,
-        .get_description = device_description,
-        .get_memory = device_memory,
-        .get_type = device_type,
-        .get_props = device_props,
-        .init_backend = device_init,
-        .get_buffer_type = device_memory_type,
-        .get_host_buffer_type = device_pinned_type,
-        .buffer_from_host_ptr = device_in_place,
-        .event_new = event_new,
-        .event_free = event_free,
-        .event_synchronize = event_synchronize,
-        .supports_op = device_supports_op,
-        .supports_buft = device_supports_buft,
-    };
     GGML_LOG_WARN("made up: %zu devices in the registry that I see\n", ggml_backend_dev_count());
     return &reg;
 }

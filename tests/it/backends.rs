@@ -480,6 +480,53 @@ fn a_step_waits_for_a_device_at_most_three_times_and_gets_little_of_it() {
     assert!(bytes / rows < 2048.0, "{bytes} for {rows} rows");
 }
 
+/// The passes over a long prompt want no results but the last: the first device computes one while the second computes the one before.
+#[test]
+fn devices_that_share_layers_compute_passes_of_a_prompt_at_the_same_time() {
+    const GRAPH: f64 = 250_000.0;
+    let (folder, library) = sound();
+    let library = library.display().to_string();
+    let path = folder.path().join("report.json");
+    let options = ["--ctx", "8192", "--parallel", "4", "--in-process"];
+    let devices = ["--backend", &library, "--device", "Test0,Test1"];
+    let layers = ["--gpu-layers", "all", "--tensor-split", "1,1"];
+    let (report, latencies) = (path.display().to_string(), format!("0,0,{GRAPH}"));
+    let server = Server::with(
+        &[&options[..], &devices, &layers].concat(),
+        &[
+            ("MADE_UP_DEVICES", "2"),
+            ("MADE_UP_QUEUE", &latencies),
+            ("MADE_UP_REPORT", &report),
+        ],
+    );
+    let plain = Server::start(&["--ctx", "8192"]);
+    let read = |name: &str| {
+        let report = std::fs::read_to_string(&path).expect("it reports");
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        report[name].as_f64().expect(name)
+    };
+    // The first prompt builds the graphs.
+    for first in ["one", "two"] {
+        let (both, graphs) = (read("both"), read("graphs"));
+        let prompt = format!("{first} {}", "word ".repeat(5000));
+        let body = json!({ "prompt": prompt, "max_tokens": 2, "temperature": 0 });
+        let text = |server: &Server| {
+            let answer = server.post("/v1/completions", &body);
+            answer["choices"][0]["text"].clone()
+        };
+        let found = text(&server);
+        assert_eq!(found, text(&plain));
+        assert!(
+            read("graphs") - graphs >= 6.0,
+            "three passes on two devices"
+        );
+        if first == "two" {
+            let both = read("both") - both;
+            assert!(both > GRAPH, "{both} us together");
+        }
+    }
+}
+
 #[test]
 fn a_worker_sends_little_of_each_row() {
     let (mut worker, address) = Worker::listening(&[]);

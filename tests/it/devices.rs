@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lab_base::ggml::rpc;
 use lab_core::arch::Mode;
 use lab_core::model::{Batch, Model, Options};
-use lab_core::plan::DeviceShare;
+use lab_core::plan::{DeviceOverride, DeviceShare};
 
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
 use crate::media_goldens::of_media;
@@ -134,12 +134,19 @@ const SPLITS: [(&str, Split, bool); 4] = [
 
 fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options) -> Model {
     let mut plan = golden.plan.clone();
-    let shares = workers.iter().zip(split(plan.n_placeable()));
+    let split = split(plan.n_placeable());
+    let shares = workers.iter().zip(split);
     let shares = shares.map(|(worker, n_layers)| DeviceShare {
         device: worker.device.clone(),
         n_layers,
     });
-    plan.place(&shares.collect::<Vec<_>>());
+    let are_all = split.iter().sum::<usize>() == plan.n_placeable();
+    let tables = plan.token_tables().filter(|_| are_all);
+    let tables = tables.map(|table| DeviceOverride {
+        pattern: table.path.clone(),
+        device: workers[0].device.clone(),
+    });
+    plan.place_with(&shares.collect::<Vec<_>>(), &tables.collect::<Vec<_>>());
     let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
     sourced(model, golden)
 }

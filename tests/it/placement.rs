@@ -142,7 +142,9 @@ fn the_last_byte_decides() {
         assert_eq!(placing(0).auto().expect("a placement"), [most]);
         assert_eq!(placing(1 - missing).auto().expect("a placement"), [n - 1]);
         assert_eq!(placing(needed).auto().expect("a placement"), [0]);
-        let placed = placing(0).placed(&[most]);
+        let placed = placing(0).placed(&[most], 0).expect("a plan");
+        // The table of tokens, which the head does not share, has no room left.
+        assert_eq!(placed.embed.device, 0);
         let mut model = Model::load(placed, &golden.weights, settings.clone(), &mut |_, _| {})
             .expect("what is reported to fit is there");
         assert!(error_of(&mut model, golden) < EXACT.max(1e-6));
@@ -181,7 +183,7 @@ fn the_last_byte_decides() {
         assert!(fits(ctx) && !fits(ctx + 16), "{said}");
         // Loading refuses it too, and the worker itself gives no more than it lends.
         let loaded = Model::load(
-            placing(0).placed(&[n]),
+            placing(0).placed(&[n], 0).expect("a plan"),
             &golden.weights,
             settings.clone(),
             &mut |_, _| {},
@@ -192,6 +194,59 @@ fn the_last_byte_decides() {
             .tensor("x", TensorType::F32, &[needed / 4 + 1])
             .expect("a shape");
         assert!(devices[0].allocate(&arena, "a test").is_err());
+    }
+}
+
+#[test]
+fn tables_of_tokens_are_with_the_first_layers_where_there_is_room() {
+    let workers = [(); 2].map(|()| Worker::start_with(&["--mem", "512M"]));
+    let devices = workers.each_ref().map(device);
+    let settings = settings();
+    for golden in ["llama", "gemma3n", "t5"].map(golden) {
+        let n = golden.plan.n_placeable();
+        let places = |split: [usize; 2], margin: u64, moves: &[DeviceOverride]| {
+            let placing = PlacementSearch {
+                plan: &golden.plan,
+                weights: &golden.weights,
+                adapters: &[],
+                options: &settings,
+                devices: &devices,
+                shares: None,
+                moves,
+                margin,
+            };
+            let placed = placing.placed(&split, margin).expect("a plan");
+            let tables = placed.token_tables().map(|table| table.device);
+            let tables: Vec<usize> = tables.collect();
+            (placed, tables)
+        };
+        let (placed, tables) = places([n - 1, 1], 0, &[]);
+        assert!(tables.iter().all(|device| *device == 1), "{tables:?}");
+        let told = Estimator::new(&placed, &golden.weights);
+        let told = told
+            .and_then(|mut of| of.memory(&settings))
+            .expect("laid out");
+        let mut model = Model::load(placed, &golden.weights, settings.clone(), &mut |_, _| {})
+            .expect("it loads");
+        assert_eq!(told, model.memory(), "{}", golden.name);
+        if golden.name != "t5" {
+            assert!(error_of(&mut model, golden) < 1e-4, "{}", golden.name);
+        }
+        let elsewhere = [
+            places([n - 1, 0], 0, &[]),
+            places([n - 1, 1], 512 << 20, &[]),
+            places(
+                [n - 1, 1],
+                0,
+                &[DeviceOverride {
+                    pattern: "*embed".into(),
+                    device: PROCESSOR.into(),
+                }],
+            ),
+        ];
+        for (_, tables) in elsewhere {
+            assert!(tables.contains(&0), "{}: {tables:?}", golden.name);
+        }
     }
 }
 

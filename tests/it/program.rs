@@ -37,6 +37,31 @@ fn two_and_two_is_four_and_held_out_sums_are_right() {
 }
 
 #[test]
+fn the_version_says_what_the_program_was_built_from_and_for() {
+    let long = printed(&["--version"]);
+    let mut lines = long.lines();
+    let version = concat!("bench ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(lines.next(), Some(version), "{long}");
+    let fact = |name: &str| {
+        let mut lines = long.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {long}")).trim()
+    };
+    assert!(!fact("commit ").is_empty());
+    assert!(fact("ggml ").contains("llama-cpp-sys-2"), "{long}");
+    assert!(fact("target ").starts_with(std::env::consts::ARCH));
+    let features = fact("features ");
+    assert_eq!(features.contains("png"), cfg!(feature = "png"), "{long}");
+    // What the program was built for is part of what this machine has.
+    let (_, sets) = fact("built for ").split_once(": ").expect("a list");
+    let here: Vec<&str> = fact("machine ").split(' ').collect();
+    for set in sets.split(' ').filter(|_| cfg!(target_arch = "x86_64")) {
+        assert!(here.contains(&set), "{set} in {long}");
+    }
+    assert!(printed(&["-V"]).starts_with(version));
+}
+
+#[test]
 fn the_stateless_path_gives_the_same_answer() {
     for prompt in ["17+25=?", "Spell the word lamp.", "Hello!"] {
         assert_eq!(

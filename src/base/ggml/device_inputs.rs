@@ -1,8 +1,10 @@
 //! The inputs of graphs that one device alone reads: they lie together in a piece of its memory. What is written goes into a mirror in
 //! the host's memory, which one copy sends to the device before the graph runs.
 //!
-//! Every graph uses the piece from its start, so the inputs of a graph are written before each run.
+//! Every graph uses the piece from its start, so the inputs of a graph are written before each run. Two mirrors take turns: the inputs
+//! of a pass can be written while the device has not yet copied those of the pass before.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use ggml_sys as sys;
@@ -12,6 +14,7 @@ use super::buffer::Buffer;
 use super::device::Device;
 use super::error::{Error, fault};
 use super::host::host_memory;
+use super::scheduler::{Backend, Event};
 use crate::weights::TensorType;
 
 /// Alignment of inputs, in bytes: that of the devices with the largest.
@@ -20,16 +23,25 @@ const ALIGN: usize = 256;
 pub(super) struct DeviceInputs {
     device: Device,
     block: Option<Block>,
-    /// End of what was written since the last copy.
-    written: usize,
+    /// What was written since the last copy.
+    written: Vec<Range<usize>>,
+    /// End of what was ever written for the graphs that are placed.
+    known: usize,
 }
 
 struct Block {
     /// A tensor over the whole piece.
     whole: Tensor,
-    /// The mirror.
+    mirrors: [Mirror; 2],
+    /// The mirror that is written.
+    at: usize,
+}
+
+struct Mirror {
     first: NonNull<u8>,
-    _mirror: Buffer,
+    /// Where the last copy from it has ended; none if the device has no events.
+    end: Option<Event>,
+    _memory: Buffer,
 }
 
 impl DeviceInputs {
@@ -37,7 +49,8 @@ impl DeviceInputs {
         Self {
             device,
             block: None,
-            written: 0,
+            written: Vec::new(),
+            known: 0,
         }
     }
 
@@ -58,7 +71,7 @@ impl DeviceInputs {
         let capacity = self.block.as_ref().map_or(0, |block| block.whole.bytes());
         let is_replaced = bytes > capacity;
         if is_replaced {
-            self.block = None;
+            (self.block, self.known) = (None, 0);
             self.block = Some(Block::new(self.device, bytes)?);
         }
         let Some(block) = &self.block else {
@@ -79,13 +92,13 @@ impl DeviceInputs {
             }
             at += size.next_multiple_of(ALIGN);
         }
-        self.written = 0;
+        self.written.clear();
         Ok(is_replaced)
     }
 
     /// Writes a tensor that is one of the inputs. Returns whether it is one.
-    pub(super) fn write(&mut self, tensor: &Tensor, bytes: &[u8]) -> bool {
-        let Some(block) = &self.block else {
+    pub(super) fn write(&mut self, backend: &Backend, tensor: &Tensor, bytes: &[u8]) -> bool {
+        let Some(block) = &mut self.block else {
             return false;
         };
         // SAFETY: both tensors are alive.
@@ -102,27 +115,41 @@ impl DeviceInputs {
         if !is_here || end > block.whole.bytes() {
             return false;
         }
-        // SAFETY: the mirror is as large as the piece, and no copy from it runs (see `send`).
+        if self.written.is_empty() {
+            block.turn(backend);
+        }
+        // SAFETY: the mirror is as large as the piece, and no copy from it runs.
         unsafe {
-            let to = block.first.as_ptr().add(at);
+            let to = block.mirrors[block.at].first.as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
-        self.written = self.written.max(end);
+        self.written.push(at..end);
         true
     }
 
-    /// Begins to copy what was written to the device, before anything that the backend computes from now on. Nothing may be written
-    /// until the backend was waited for. Returns the number of bytes.
-    pub(super) fn send(&mut self, backend: sys::ggml_backend_t) -> usize {
-        let n = std::mem::take(&mut self.written);
-        if let Some(block) = self.block.as_ref().filter(|_| n > 0) {
-            // SAFETY: the mirror has these bytes and stays as it is until the copy has ended.
-            unsafe {
-                let from = block.first.as_ptr().cast();
-                sys::ggml_backend_tensor_set_async(backend, block.whole.as_ptr(), from, 0, n);
-            }
+    /// Begins to copy what was written to the device, after all that the backend was given before and before what it is given from now
+    /// on. What lies between and was not written stays as it was.
+    pub(super) fn send(&mut self, backend: &Backend) {
+        let Some(block) = self.block.as_mut().filter(|_| !self.written.is_empty()) else {
+            return;
+        };
+        self.written.sort_unstable_by_key(|range| range.start);
+        let mut at = 0;
+        for range in self.written.drain(..) {
+            block.take_over(at..range.start);
+            at = at.max(range.end);
         }
-        n
+        block.take_over(at..self.known);
+        self.known = self.known.max(at);
+        let mirror = &block.mirrors[block.at];
+        // SAFETY: the mirror has these bytes and stays as it is until the copy has ended.
+        unsafe {
+            let (to, from) = (block.whole.as_ptr(), mirror.first.as_ptr().cast());
+            sys::ggml_backend_tensor_set_async(backend.0.as_ptr(), to, from, 0, at);
+        }
+        if let Some(end) = &mirror.end {
+            end.record(backend);
+        }
     }
 }
 
@@ -133,11 +160,41 @@ impl Block {
         let n = (bytes / size_of::<f32>()) as u64;
         let whole = arena.tensor("inputs", TensorType::F32, &[n])?;
         device.allocate_values(&arena, "inputs of graphs")?;
-        let (mirror, first) = host_memory(device, bytes, "inputs of graphs")?;
+        let mirror = || {
+            let (memory, first) = host_memory(device, bytes, "inputs of graphs")?;
+            Ok::<_, Error>(Mirror {
+                first,
+                end: Event::new(device),
+                _memory: memory,
+            })
+        };
         Ok(Self {
             whole,
-            first,
-            _mirror: mirror,
+            mirrors: [mirror()?, mirror()?],
+            at: 0,
         })
+    }
+
+    /// Takes the other mirror, once no copy reads it any more.
+    fn turn(&mut self, backend: &Backend) {
+        self.at = 1 - self.at;
+        match &self.mirrors[self.at].end {
+            Some(end) => end.wait(),
+            // SAFETY: the backend is alive.
+            None => unsafe { sys::ggml_backend_synchronize(backend.0.as_ptr()) },
+        }
+    }
+
+    /// Takes what the other mirror has in a range, if there is anything.
+    fn take_over(&mut self, range: Range<usize>) {
+        if range.start >= range.end {
+            return;
+        }
+        let [to, from] = [self.at, 1 - self.at].map(|at| self.mirrors[at].first.as_ptr());
+        // SAFETY: both mirrors are as large as the piece, in which the range lies, and no copy writes to them.
+        unsafe {
+            let (to, from) = (to.add(range.start), from.add(range.start));
+            std::ptr::copy_nonoverlapping(from, to, range.len());
+        }
     }
 }

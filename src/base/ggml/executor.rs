@@ -414,10 +414,10 @@ impl Executor {
             // SAFETY: the graph is alive; the call sets a parameter of its products that only `matmul` reads.
             unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
-        self.wait();
         let before = self.graph.take();
         let is_new = graph.scratch().get().is_none();
         if is_new {
+            self.wait();
             self.place_inputs(&graph)?;
             if self.backends.len() == 1 {
                 self.forget_places()?;
@@ -540,14 +540,14 @@ impl Executor {
     }
 
     /// Begins to compute the loaded graph. On the processor it is computed when this returns; other devices may go on until the next
-    /// call that reads, writes or waits.
+    /// call that reads or waits. Other graphs that are loaded again may be launched before that: a device computes them in turn.
     pub fn launch(&mut self) -> Result<(), Error> {
         let graph = loaded(self.graph.as_ref())?;
         if self.is_plain {
             return super::plain::run(graph);
         }
         for (inputs, backend) in self.inputs.iter_mut().zip(&self.backends) {
-            inputs.send(backend.0.as_ptr());
+            inputs.send(backend);
         }
         let scheduler = self.sched_of(graph);
         self.is_running.set(self.devices.len() > 1);
@@ -580,16 +580,25 @@ impl Executor {
         }
     }
 
+    fn is_on_processor(&self, tensor: &Tensor) -> bool {
+        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
+        cpu == Some(self.backend_of(tensor.as_ptr()))
+    }
+
     /// Waits before bytes of a tensor are read, and counts them.
     fn wait_for(&self, tensor: &Tensor, bytes: usize) {
         self.wait();
-        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
-        if cpu != Some(self.backend_of(tensor.as_ptr())) {
+        if !self.is_on_processor(tensor) {
             self.count(|counts| {
                 counts.n_waits += 1;
                 counts.bytes_out += bytes as u64;
             });
         }
+    }
+
+    /// Whether graphs can be launched while devices compute others. A worker tells of its loss when it is waited for.
+    pub fn runs_ahead(&self) -> bool {
+        self.devices.len() > 1 && self.workers.is_empty() && !self.is_plain
     }
 
     /// Computes nodes of the loaded graph, from a node on, until a time is over. Returns the node after the computed ones; none
@@ -702,15 +711,15 @@ impl Executor {
 
     fn write_raw<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         self.check("write", tensor, values.len(), size_of::<T>())?;
-        self.wait();
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.count(|counts| counts.bytes_in += bytes.len() as u64);
-        if self
-            .inputs
-            .iter_mut()
-            .any(|inputs| inputs.write(tensor, bytes))
-        {
+        let mut inputs = self.inputs.iter_mut().zip(&self.backends);
+        if inputs.any(|(inputs, backend)| inputs.write(backend, tensor, bytes)) {
             return Ok(());
+        }
+        // The host's memory is read before a launch returns.
+        if !self.is_on_processor(tensor) {
+            self.wait();
         }
         // SAFETY: the tensor belongs to the loaded graph and has memory for exactly these bytes.
         unsafe {
@@ -837,8 +846,7 @@ impl Executor {
     /// The errors of [`Self::read`].
     pub fn read_in_place(&self, tensor: &Tensor) -> Result<Option<&[f32]>, Error> {
         self.check("read", tensor, tensor.elements() as usize, size_of::<f32>())?;
-        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
-        if cpu != Some(self.backend_of(tensor.as_ptr())) {
+        if !self.is_on_processor(tensor) {
             return Ok(None);
         }
         self.wait();
@@ -883,6 +891,12 @@ impl Executor {
             first += run.len();
         }
         self.check_workers()
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.wait();
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod arena;
 mod buffer;
+mod build_info;
 mod c_text;
 mod caches;
 mod device;
@@ -37,6 +38,9 @@ mod tests;
 
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
+pub use build_info::{
+    BuildInfo, build_info, machine_instruction_sets, missing_instruction_sets, set_program,
+};
 pub use c_text::version;
 pub use caches::CACHE_TYPES;
 pub use device::{Device, DeviceKind, devices};

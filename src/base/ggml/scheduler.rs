@@ -48,6 +48,36 @@ impl Drop for Backend {
     }
 }
 
+/// A place in the order of what a backend computes and copies.
+pub(in crate::ggml) struct Event(NonNull<sys::ggml_backend_event>);
+
+impl Event {
+    /// None if the device has no events.
+    pub(in crate::ggml) fn new(device: Device) -> Option<Self> {
+        // SAFETY: the device lives as long as the program.
+        NonNull::new(unsafe { sys::ggml_backend_event_new(device.as_ptr()) }).map(Self)
+    }
+
+    /// Puts the event after all that the backend was given so far.
+    pub(in crate::ggml) fn record(&self, backend: &Backend) {
+        // SAFETY: both are alive and of the same device.
+        unsafe { sys::ggml_backend_event_record(self.0.as_ptr(), backend.0.as_ptr()) };
+    }
+
+    /// Waits until the backend has reached it; at once if it was never recorded.
+    pub(in crate::ggml) fn wait(&self) {
+        // SAFETY: the event is alive.
+        unsafe { sys::ggml_backend_event_synchronize(self.0.as_ptr()) };
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` and freed once. Who recorded it has waited.
+        unsafe { sys::ggml_backend_event_free(self.0.as_ptr()) };
+    }
+}
+
 /// A scheduler of graphs on some backends.
 pub(in crate::ggml) struct Scheduler {
     ptr: NonNull<sys::ggml_backend_sched>,

@@ -14,7 +14,7 @@ use super::buffer::Buffer;
 use super::device::Device;
 use super::error::Error;
 use super::host::host_memory;
-use super::scheduler::Backend;
+use super::scheduler::{Backend, Event};
 use crate::util::lock::lock;
 
 pub(super) const MAX_SLOTS: usize = 16;
@@ -45,20 +45,9 @@ struct Queue {
     backend: Backend,
 }
 
-struct Event(NonNull<sys::ggml_backend_event>);
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: made by `Queue::new`, freed once, and nothing that waits for it is left.
-        unsafe { sys::ggml_backend_event_free(self.0.as_ptr()) };
-    }
-}
-
 impl Queue {
     fn new(device: Device, n_slots: usize) -> Result<Option<Self>, Error> {
-        // SAFETY: the device lives as long as the program.
-        let event = || NonNull::new(unsafe { sys::ggml_backend_event_new(device.as_ptr()) });
-        let ends: Option<Vec<Event>> = (0..n_slots).map(|_| event().map(Event)).collect();
+        let ends: Option<Vec<Event>> = (0..n_slots).map(|_| Event::new(device)).collect();
         let Some(ends) = ends else { return Ok(None) };
         let backend = Backend::new(device)?;
         Ok(Some(Self { ends, backend }))
@@ -124,8 +113,7 @@ impl Slot<'_> {
         if self.staging.is_async
             && let Some(queue) = &*lock(&self.staging.queue)
         {
-            // SAFETY: the event is alive.
-            unsafe { sys::ggml_backend_event_synchronize(queue.ends[self.at].0.as_ptr()) };
+            queue.ends[self.at].wait();
         }
         // SAFETY: the slot lies in the buffer, whose bytes are initialised, and is this thread's until it is
         // given back; no copy reads it.
@@ -150,9 +138,9 @@ impl Slot<'_> {
             let from = from.add(self.at * self.staging.slot_bytes).cast();
             match &*queue {
                 Some(Queue { ends, backend }) => {
-                    let backend = backend.0.as_ptr();
-                    sys::ggml_backend_tensor_set_async(backend, tensor, from, offset, n);
-                    sys::ggml_backend_event_record(ends[self.at].0.as_ptr(), backend);
+                    let to = backend.0.as_ptr();
+                    sys::ggml_backend_tensor_set_async(to, tensor, from, offset, n);
+                    ends[self.at].record(backend);
                 }
                 None => sys::ggml_backend_tensor_set(tensor, from, offset, n),
             }

@@ -73,7 +73,7 @@ pub(crate) fn adapters(b: &UnitBuilder<'_, '_>) -> Result<Option<Tensor>> {
 }
 
 pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor) -> Result<Tensor> {
-    let _scope = b.g.scope("embed", &b.unit.path);
+    let _scope = b.g.scope_on("embed", &b.unit.path, b.unit.device);
     let c = Config::read(&b.unit.options);
     let stand_ins = switches(&c).map(|of| b.input(DerivedInput::StandIns(of, b.plan.n_vocab)));
     let stand_ins = stand_ins.transpose()?;

@@ -48,7 +48,7 @@ pub(crate) fn build(b: &UnitBuilder<'_, '_>, ids: &Tensor, x: &Tensor) -> Result
     if b.weight("table").is_none() {
         return Ok(None);
     }
-    let _scope = g.scope("per_layer", &b.unit.path);
+    let _scope = g.scope_on("per_layer", &b.unit.path, b.unit.device);
     let shape = [c.width, c.layers, n, 1];
     let rows = g.scale(&b.table_rows("table", ids)?, (c.width as f32).sqrt())?;
     let projected = g.scale(&b.linear("proj", x)?, 1.0 / (x.shape()[0] as f32).sqrt())?;

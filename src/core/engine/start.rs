@@ -64,8 +64,13 @@ pub fn start<E: Send + 'static>(
     let thread = std::thread::Builder::new()
         .name("engine".into())
         .spawn(move || match load() {
-            Ok(model) => {
+            Ok(mut model) => {
                 let kind = kind_of(&model, &for_thread);
+                if let (Ok(DecodingKind::Autoregressive { .. }), Err(error)) =
+                    (&kind, model.warm_up())
+                {
+                    tracing::warn!(%error, "no graph was run before the first request");
+                }
                 let plan = model.plan();
                 let pooled = can_pool(plan).map(|()| PoolingModel::of(&model));
                 let adapters = Arc::new(Adapters::new(model.adapters()));

@@ -11,6 +11,12 @@ pub(super) fn bucket(n: usize) -> usize {
     found.unwrap_or_else(|| n.next_multiple_of(BUCKETS[BUCKETS.len() - 1]))
 }
 
+/// The numbers of rows to which up to `most` are padded, at most `most` each.
+pub(super) fn buckets_to(most: usize) -> impl Iterator<Item = usize> {
+    let smaller = BUCKETS.into_iter().take_while(move |bucket| *bucket < most);
+    smaller.chain([most])
+}
+
 /// The number of rows to which `n` tokens of a prompt are padded: few, because passes mix prompts with any number of
 /// decoding sequences.
 pub(super) fn prompt_bucket(n: usize) -> usize {

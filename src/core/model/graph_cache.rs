@@ -62,11 +62,13 @@ impl GraphCache {
 
     /// Drops the loaded graph, so that it is not run again.
     pub(super) fn forget_loaded(&mut self) {
+        self.executor.wait();
         self.kept.retain(|kept| kept.graph.is_some());
     }
 
     /// Drops all graphs.
     pub(super) fn clear(&mut self) {
+        self.executor.wait();
         self.kept.clear();
     }
 

@@ -55,6 +55,7 @@ impl Model {
             Ok(_) => Error::Disturbed,
             Err(error) => error,
         };
+        self.graphs.executor.wait();
         let mut found = self.cache.not_finite().unwrap_or_default();
         // What rows of nobody have written is read by none.
         found.retain(|block| !self.block_manager.is_trash(*block));
@@ -85,6 +86,7 @@ impl Model {
                 let written = self
                     .block_manager
                     .blocks_from(*id, self.first_of(batch, *id));
+                self.graphs.executor.wait();
                 found.extend(self.cache.not_finite_among(&written)?);
             }
         }
@@ -97,6 +99,7 @@ impl Model {
             return;
         }
         let blocks = self.block_manager.blocks_from(sequence, 0);
+        self.graphs.executor.wait();
         if let Err(error) = self.cache.clear(&blocks) {
             tracing::error!(%error, sequence, "the slots of a sequence are not cleared");
         }

@@ -397,3 +397,10 @@ impl Model {
         self.graphs.executor.rest();
     }
 }
+
+impl Drop for Model {
+    /// Devices may still read weights and write to caches.
+    fn drop(&mut self) {
+        self.graphs.executor.wait();
+    }
+}

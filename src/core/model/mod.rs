@@ -48,6 +48,7 @@ mod token_sources;
 mod top_rows;
 mod tower;
 mod trace;
+mod warm_up;
 
 pub use adapters::LoadedAdapter;
 pub use batch::Batch;

@@ -9,7 +9,7 @@ use lab_sampling::RowLogits;
 
 use super::batch::Batch;
 use super::buckets::prompt_bucket;
-use super::cache::{Allocation, MAX_VIEWS, NOBODY, PassStateRows, SequenceId, Shortage};
+use super::cache::{Allocation, MAX_VIEWS, NOBODY, PassStateRows, SequenceId, Shortage, SlotCopy};
 use super::error::{Error, Result};
 use super::finite::is_finite;
 use super::graph;
@@ -217,7 +217,7 @@ impl Model {
             // Where runs lie decides what is read together.
             let prepared = self.block_manager.prepare(&batch.positions);
             let prepared = prepared.map_err(|shortage| self.shortage(shortage, batch))?;
-            let ((), copied) = prepared.make(|copy| self.cache.copy(copy));
+            let ((), copied) = prepared.make(|copy| self.copy_slots(copy));
             copied.inspect_err(|_| self.block_manager.abandon())?;
         }
         let n_groups = match (has_states, is_cached) {
@@ -487,10 +487,16 @@ impl Model {
         }
         let allocated = self.block_manager.allocate(&batch.positions, &batch.tokens);
         let allocated = allocated.map_err(|shortage| self.shortage(shortage, batch))?;
-        let (allocated, copied) = allocated.make(|copy| self.cache.copy(copy));
+        let (allocated, copied) = allocated.make(|copy| self.copy_slots(copy));
         // Runs that were not copied do not hold the keys and values of their tokens.
         copied.inspect_err(|_| self.block_manager.abandon())?;
         Ok(allocated)
+    }
+
+    /// Copies slots within the cache, after the passes that write or read them.
+    pub(super) fn copy_slots(&self, copy: &SlotCopy) -> Result<()> {
+        self.graphs.executor.wait();
+        Ok(self.cache.copy(copy)?)
     }
 
     fn shortage(&self, shortage: Shortage, batch: &Batch) -> Error {
@@ -605,7 +611,10 @@ impl Model {
         }
         let width = self.options.row_width(&self.plan);
         let Some(logits) = &pass.logits else {
-            executor.wait();
+            // Nothing is read: devices may compute this pass while the next one is made.
+            if !executor.runs_ahead() {
+                executor.wait();
+            }
             return Ok(executor.check_workers()?);
         };
         let _span = tracing::trace_span!(target: "phase", "read").entered();

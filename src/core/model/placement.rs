@@ -16,6 +16,7 @@ use super::error::{Error, Result};
 use super::estimate::Estimator;
 use super::memory_use::DeviceUse;
 use super::options::Options;
+use super::support::missing_of;
 
 /// Smaller cache types to suggest, the largest first.
 const SMALLER: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];
@@ -46,15 +47,53 @@ struct KnownMemory {
 }
 
 impl PlacementSearch<'_> {
-    /// The plan with these numbers of layers on the devices.
-    pub fn placed(&self, split: &[usize]) -> Plan {
+    /// The plan with these numbers of layers on the devices. If all are there, a table of tokens is with the first layers where that
+    /// device reads its rows and has `margin` left besides.
+    pub fn placed(&self, split: &[usize], margin: u64) -> Result<Plan> {
+        let first = self.devices.iter().zip(split).find(|(_, n)| **n > 0);
+        let plan = self.with_layers(split, self.moves);
+        let (Some((first, _)), true) = (first, split.iter().sum::<usize>() == plan.n_placeable())
+        else {
+            return Ok(plan);
+        };
+        let (mut plan, mut moves) = (plan, self.moves.to_vec());
+        for table in self.plan.token_tables() {
+            moves.push(DeviceOverride {
+                pattern: table.path.clone(),
+                device: first.name(),
+            });
+            let moved = self.with_layers(split, &moves);
+            match self.holds(&moved, &table.path, *first, margin)? {
+                true => plan = moved,
+                false => _ = moves.pop(),
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Whether a device runs the unit at a path that is placed there, and has room for all that is.
+    fn holds(&self, plan: &Plan, path: &str, device: Device, margin: u64) -> Result<bool> {
+        let Some(unit) = plan.token_tables().find(|unit| unit.path == path) else {
+            return Ok(false);
+        };
+        if missing_of(plan, self.options, unit)?.is_some() {
+            return Ok(false);
+        }
+        let mut estimator = Estimator::with(plan, self.weights, self.adapters)?;
+        let taken = estimator.memory(self.options)?.devices;
+        let used = part(&taken, &device.name()).map_or(0, DeviceUse::taken);
+        let free = self.free_on(device);
+        Ok(free.is_none_or(|free| used <= free.saturating_sub(margin)))
+    }
+
+    fn with_layers(&self, split: &[usize], moves: &[DeviceOverride]) -> Plan {
         let shares = self.devices.iter().zip(split);
         let shares = shares.map(|(device, n_layers)| DeviceShare {
             device: device.name(),
             n_layers: *n_layers,
         });
         let mut plan = self.plan.clone();
-        plan.place_with(&shares.collect::<Vec<_>>(), self.moves);
+        plan.place_with(&shares.collect::<Vec<_>>(), moves);
         plan
     }
 
@@ -89,17 +128,19 @@ impl PlacementSearch<'_> {
     }
 
     fn known(&self) -> KnownMemory {
-        let matrices = self.plan.tensors.iter();
-        let matrices = matrices.map(|tensor| tensor.shape.iter().take(2).product::<u64>());
-        let most = matrices.max().unwrap_or(0);
-        let free = self.devices.iter().map(|device| {
-            let taken = device.temporary_bytes(most);
-            Some(device.free_memory()?.saturating_sub(taken))
-        });
+        let free = self.devices.iter().map(|device| self.free_on(*device));
         KnownMemory {
             taken: RefCell::default(),
             free: free.collect(),
         }
+    }
+
+    /// Free bytes of a device, less what its libraries take; none if it does not report them.
+    fn free_on(&self, device: Device) -> Option<u64> {
+        let matrices = self.plan.tensors.iter();
+        let matrices = matrices.map(|tensor| tensor.shape.iter().take(2).product::<u64>());
+        let taken = device.temporary_bytes(matrices.max().unwrap_or(0));
+        Some(device.free_memory()?.saturating_sub(taken))
     }
 
     fn most(&self, n: usize, known: &KnownMemory, margin: u64) -> Result<Vec<usize>> {
@@ -126,7 +167,7 @@ impl PlacementSearch<'_> {
 
     /// The memory that a split takes on each device.
     fn taken(&self, split: &[usize], options: &Options) -> Result<Vec<DeviceUse>> {
-        let plan = self.placed(split);
+        let plan = self.with_layers(split, self.moves);
         let mut estimator = Estimator::with(&plan, self.weights, self.adapters)?;
         Ok(estimator.memory(options)?.devices)
     }

@@ -52,7 +52,7 @@ impl Model {
 
     /// Makes copies in the cache. Returns whether that succeeded; otherwise every sequence starts anew.
     fn copied<T>(&mut self, change: AfterCopies<T>) -> (T, bool) {
-        let (result, copied) = change.make(|copy| self.cache.copy(copy));
+        let (result, copied) = change.make(|copy| self.copy_slots(copy));
         if let Err(error) = &copied {
             tracing::error!(%error, "a block is not copied");
             self.block_manager.abandon();

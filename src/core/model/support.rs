@@ -1,6 +1,6 @@
 //! Checks whether the devices of a plan can store keys and values and attend to them, before any memory is taken.
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Unit};
 use lab_base::ggml::{Device, KeptOp};
 
 use super::devices;
@@ -59,23 +59,29 @@ fn selects_top(plan: &Plan, options: &Options) -> Result<bool> {
     let Some(head) = head.filter(|_| options.n_top(plan) > 0) else {
         return Ok(true);
     };
+    let missing = missing_of(plan, options, head)?;
+    if let Some((device, op)) = &missing {
+        tracing::info!("{device} has no {op}: rows of logits are read whole");
+    }
+    Ok(missing.is_none())
+}
+
+/// An operation of a unit that its device does not run, with the name of the device.
+pub(super) fn missing_of(
+    plan: &Plan,
+    options: &Options,
+    unit: &Unit,
+) -> Result<Option<(String, String)>> {
     let of_pass = Options {
         n_batch: 1,
         ..options.clone()
     };
     let shape = GraphShape::largest(&of_pass, plan, &options.n_slots(plan));
     let (graph, ..) = trace::described(plan, options, &shape)?;
-    let device = devices::of_plan(plan)?[head.device];
-    let lacking = graph.lacking(device, head.device);
-    let missing = lacking.iter().find(|op| op.path == head.path);
-    if let Some(missing) = missing {
-        tracing::info!(
-            "{} has no {}: rows of logits are read whole",
-            device.name(),
-            missing.op
-        );
-    }
-    Ok(missing.is_none())
+    let device = devices::of_plan(plan)?[unit.device];
+    let lacking = graph.lacking(device, unit.device);
+    let missing = lacking.into_iter().find(|op| op.path == unit.path);
+    Ok(missing.map(|op| (device.name(), op.op)))
 }
 
 /// [`usable`] with a function `runs` that tells whether a device runs an operation.

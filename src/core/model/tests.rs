@@ -241,6 +241,27 @@ fn a_thousand_steps_of_arrivals_and_ends_build_no_graph_after_warm_up() {
     }
 }
 
+#[test]
+fn the_first_steps_of_short_sequences_build_no_graph_after_the_warm_up() {
+    const N_SEQS: usize = 12;
+    for (plan, weights) in models() {
+        let mut model = load(placed(&plan), &weights, options(N_SEQS));
+        let free = model.free_slots();
+        model.warm_up().expect("passes run");
+        assert_eq!(model.free_slots(), free, "its sequences are gone");
+        let n_warm = model.n_graphs();
+        assert!((1..8).contains(&n_warm), "{n_warm} graphs");
+        // All are there at once, and then one after another ends.
+        for n in (1..=N_SEQS as u32).rev() {
+            let mut batch = Batch::default();
+            (0..n).for_each(|id| batch.push(1, id, model.next(id), true));
+            model.forward(&batch).expect("the pass runs");
+            model.release(n - 1);
+        }
+        assert_eq!(model.n_graphs(), n_warm, "graphs were built");
+    }
+}
+
 /// Sequences `0..n` with a few tokens each, and what each gets alone for a further token.
 fn begun(model: &mut Model, reference: &mut Model, n: u32) -> Vec<(Vec<u32>, Vec<f32>)> {
     let mut random = Random(9);

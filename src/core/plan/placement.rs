@@ -48,13 +48,16 @@ impl Plan {
     /// Paths of the parts that [`DeviceOverride`]s can move, in the order of execution.
     pub fn placeable(&self) -> impl Iterator<Item = &str> {
         let head = self.head.as_ref().and_then(|head| head.unit.as_ref());
-        let source = self.source.iter().map(|source| &source.embed);
-        let first = std::iter::once(&self.embed).chain(&self.per_layer);
-        let first = source.chain(first);
-        first
+        self.token_tables()
             .chain(self.units())
             .chain(head)
             .map(|unit| unit.path.as_str())
+    }
+
+    /// The parts that look up rows by token, before all layers.
+    pub fn token_tables(&self) -> impl Iterator<Item = &Unit> {
+        let source = self.source.iter().map(|source| &source.embed);
+        source.chain([&self.embed]).chain(&self.per_layer)
     }
 
     /// [`Self::place_with`] without moves.

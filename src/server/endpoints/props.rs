@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::json;
 
+use lab_base::ggml::build_info;
 use lab_sampling::Params;
 
 use super::adapters::ModelQuery;
@@ -37,7 +38,7 @@ pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: ModelQuery) -> R
         "chat_template": served.and_then(|served| served.chat_template.as_deref()),
         "modalities": info.description.as_ref().map(|of| of.modalities).unwrap_or_default(),
         "media_marker": MEDIA_MARKER,
-        "build_info": concat!("bench ", env!("CARGO_PKG_VERSION")),
+        "build_info": format!("bench {}", build_info().version_text()),
         "system_fingerprint": served.map(|served| served.fingerprint.as_str()),
     })))
 }

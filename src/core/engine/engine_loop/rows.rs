@@ -13,8 +13,11 @@ use lab_sampling::RowLogits;
 
 use super::{EngineRequest, RequestGroup};
 
-/// Number of rows with the highest logits from which on several threads take them.
+/// Number of rows with the highest logits from which on two or three threads take them; a row takes some microseconds.
 const SHARED_ROWS: usize = 96;
+
+/// The same for more threads.
+const SHARED_ROWS_OF_MANY: usize = 32;
 
 /// The requests of a step, as receivers of its pass.
 pub(super) struct StepSink<'a> {
@@ -107,7 +110,11 @@ fn take_all(tasks: &mut [RowTask<'_>], are_joined: bool, buffer: &mut Vec<f32>) 
     // Where the processor computes, its threads wait for the next pass at full speed: others would wait for them.
     let rows = tasks.iter().flat_map(|task| &task.rows);
     let n_top = rows.filter(|of| matches!(of.row.logits, RowLogits::Top(_)));
-    match !are_joined && n_top.count() >= SHARED_ROWS {
+    let n_least = match rayon::current_num_threads() {
+        0..4 => SHARED_ROWS,
+        _ => SHARED_ROWS_OF_MANY,
+    };
+    match !are_joined && n_top.count() >= n_least {
         true => tasks
             .par_iter_mut()
             .for_each_init(Vec::new, |buffer, task| task.run(buffer)),

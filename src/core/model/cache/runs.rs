@@ -109,6 +109,17 @@ impl BlockManager {
         room
     }
 
+    /// Whether blocks of a pool can be taken by a run that has none of them.
+    fn has_room(&self, pool: usize, region: Range<usize>) -> bool {
+        let blocks = &self.pools[pool];
+        let mut spans = self.sequences.values().map(|of| span_of(&of.tables[pool]));
+        region.end <= blocks.len()
+            && region.clone().all(|at| blocks.is_unused(at as BlockId))
+            && !spans.any(|span| {
+                span.is_some_and(|span| span.start < region.end && region.start < span.end)
+            })
+    }
+
     /// The best home for a sequence with `n` blocks in each pool, of which it takes over `sources`, the last ones. It
     /// keeps the running sequences near each other, has room, and costs few copies and evictions. None if there is none
     /// among `homes`.
@@ -208,8 +219,7 @@ impl BlockManager {
             Some(span) => Some(span.end),
             None => home.map(|home| home * self.home_len(pool)),
         };
-        let room = self.room(pool, None);
-        let at = match end.filter(|end| room[*end] >= n) {
+        let at = match end.filter(|end| self.has_room(pool, *end..end + n)) {
             Some(end) => end,
             None => self.make_room(pool, id, (len, n), copies)?,
         };

@@ -93,14 +93,9 @@ impl BlockManager {
         let mut views: Vec<Runs> = Vec::new();
         let mut left = segments.as_slice();
         while let Some(first) = left.first() {
-            let mut n = 1;
-            let mut view = self.alone(pool, first);
-            while let Some(more) = left.get(..n + 1).and_then(|s| self.together(pool, s)) {
-                view = more;
-                n += 1;
-            }
+            let view = self.first_view(pool, first, left);
             views.push(view);
-            left = &left[n..];
+            left = &left[view.n_runs..];
         }
         views
     }
@@ -144,52 +139,55 @@ impl BlockManager {
         }
     }
 
-    /// One view of segments with a run each, if they have equally many tokens and the runs lie at homes at equal
-    /// distances. Without rows of nobody, whose plans have devices that skip what is masked, padding at most doubles the
-    /// number of slots that are read.
-    fn together(&self, pool: usize, segments: &[Segment]) -> Option<Runs> {
-        let [one, two, ..] = segments else {
-            return None;
+    /// One view of the first segments, as many as have a run each with equally many tokens, at homes at equal distances.
+    /// Without rows of nobody, whose plans have devices that skip what is masked, padding at most doubles the number of slots
+    /// that are read.
+    fn first_view(&self, pool: usize, one: &Segment, segments: &[Segment]) -> Runs {
+        let mut view = self.alone(pool, one);
+        let (Some(first), Some(second)) = (one.home, segments.get(1).and_then(|two| two.home))
+        else {
+            return view;
         };
-        let n_tokens = one.n_tokens;
-        let first = one.home?;
-        let n_homes = segments.iter().map(|segment| segment.n_homes).max();
-        let step = two.home?.checked_sub(first).filter(|step| *step > 0)?;
-        // Few distances, so that graphs serve more steps.
-        if self.has_trash && Some(step) != n_homes {
-            return None;
-        }
+        let Some(step) = second.checked_sub(first).filter(|step| *step > 0) else {
+            return view;
+        };
         let home = self.home_len(pool) * BLOCK;
-        let stride = step * home;
-        let (mut longest, mut apart) = (0, 0);
+        let (stride, n_slots) = (step * home, self.groups[pool].n_slots);
+        let (mut n_homes, mut longest, mut apart) = (0, 0, 0);
         for (i, segment) in segments.iter().enumerate() {
-            let own = segment.home?;
-            if segment.n_tokens != n_tokens || own != first + i * step {
-                return None;
+            let own = first + i * step;
+            if segment.n_tokens != one.n_tokens || segment.home != Some(own) {
+                break;
             }
             let start = own * home;
-            let Some(slots) = &segment.slots else {
+            if let Some(slots) = &segment.slots {
+                if slots.start < start {
+                    break;
+                }
+                longest = longest.max(slots.end - start);
+                apart += self.padded(slots.end - start);
+            }
+            n_homes = n_homes.max(segment.n_homes);
+            if i == 0 {
                 continue;
+            }
+            // Runs do not overlap, so their views must not either.
+            let n_kv = self.padded(longest.max(BLOCK)).min(stride);
+            let is_cheap = self.has_trash || (i + 1) * n_kv <= 2 * apart;
+            // Few distances, so that graphs serve more steps.
+            let is_usual = !self.has_trash || step == n_homes;
+            if !is_usual || !is_cheap || longest > n_kv || start + n_kv > n_slots {
+                break;
+            }
+            view = Runs {
+                n_tokens: one.n_tokens,
+                n_runs: i + 1,
+                first: first * home,
+                stride,
+                n_kv,
             };
-            let len = slots
-                .end
-                .checked_sub(start)
-                .filter(|_| slots.start >= start)?;
-            longest = longest.max(len);
-            apart += self.padded(len);
         }
-        // Runs do not overlap, so their views must not either.
-        let n_kv = self.padded(longest.max(BLOCK)).min(stride);
-        let n_slots = self.groups[pool].n_slots;
-        let end = (first + (segments.len() - 1) * step) * home + n_kv;
-        let is_cheap = self.has_trash || segments.len() * n_kv <= 2 * apart;
-        (longest <= n_kv && end <= n_slots && is_cheap).then_some(Runs {
-            n_tokens,
-            n_runs: segments.len(),
-            first: first * home,
-            stride,
-            n_kv,
-        })
+        view
     }
 
     /// The number of slots of a view for `n`: where graphs are kept for padded passes, fewer sizes serve more steps.
