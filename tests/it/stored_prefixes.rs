@@ -12,7 +12,7 @@ use lab_core::arch::Mode;
 use lab_core::model::{Batch, Model, Options};
 
 use crate::goldens::{Golden, Turns, all_goldens, options};
-use crate::support::command::{scratch, text};
+use crate::support::command::{made_up, scratch, text};
 use crate::support::process::{kill, model as process_model};
 use crate::support::server::Server;
 
@@ -214,6 +214,45 @@ fn another_server_finds_the_prefixes_of_the_one_before() {
         };
         let found = server.post("/v1/completions", &body);
         assert_eq!(found["usage"]["cache"]["disk"], 0, "{found}");
+        end(server);
+    }
+}
+
+#[test]
+fn windows_states_and_quantised_caches_are_found_again() {
+    let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+    for (arch, kv_type) in [
+        ("mamba2", "f16"),
+        ("falcon-h1", "f16"),
+        ("gemma3", "f16"),
+        ("tiny", "q8_0"),
+    ] {
+        let folder = scratch();
+        let cache = folder.path().join("cache");
+        let model = match arch {
+            "tiny" => "tiny-chat".to_owned(),
+            arch => text(&made_up(folder.path(), arch, &["--vocab", vocab])).to_owned(),
+        };
+        let options = [
+            "--model",
+            &model,
+            "--kv-type",
+            kv_type,
+            "--cache-dir",
+            text(&cache),
+        ];
+        let body = request(&prompt(110));
+        let server = Server::start(&options);
+        server.post("/v1/completions", &body);
+        let warm = server.post("/v1/completions", &body);
+        end(server);
+        let server = Server::start(&options);
+        let found = server.post("/v1/completions", &body);
+        assert_eq!(found["usage"]["cache"]["disk"], 96, "{arch}: {found}");
+        assert_eq!(
+            found["choices"][0]["text"], warm["choices"][0]["text"],
+            "{arch}"
+        );
         end(server);
     }
 }

@@ -18,7 +18,7 @@ use super::scheduler::Job;
 pub(super) struct Restored {
     /// Tokens that were in the KV cache before.
     pub(super) n_before: usize,
-    /// Tokens whose blocks came from the host's memory, and from files.
+    /// Blocks that came from the host's memory, and from files.
     pub(super) n_host: usize,
     pub(super) n_disk: usize,
     /// Why not more is stored; none if nothing was looked for.

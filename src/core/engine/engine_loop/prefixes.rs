@@ -478,8 +478,8 @@ impl<C: Compute> EngineLoop<C> {
             .model
             .write_prefix(&restoring.of.scales, before, blocks, &all);
         match tier {
-            Tier::Host => restoring.restored.n_host += n_new * BLOCK,
-            Tier::Disk => restoring.restored.n_disk += n_new * BLOCK,
+            Tier::Host => restoring.restored.n_host += n_new,
+            Tier::Disk => restoring.restored.n_disk += n_new,
         }
         put.inspect_err(|error| tracing::warn!(%error, "a stored prefix is not used"))
             .is_ok()
@@ -513,9 +513,12 @@ impl<C: Compute> EngineLoop<C> {
         self.stats.count_lookup("memory", miss.name());
         let restored = sequence.restored.take().unwrap_or_default();
         let gained = known.n_cached.saturating_sub(restored.n_before);
-        let n_disk = gained.min(restored.n_disk);
-        let n_host = (gained - n_disk).min(restored.n_host);
-        if restored.n_disk + restored.n_host > 0 {
+        // Blocks before a window or a state are not stored, and need not be computed either.
+        let n_blocks = restored.n_disk + restored.n_host;
+        let n_disk = (gained * restored.n_disk).checked_div(n_blocks);
+        let n_disk = n_disk.unwrap_or(0);
+        let n_host = if n_blocks > 0 { gained - n_disk } else { 0 };
+        if n_blocks > 0 {
             let reason = if gained > 0 { "none" } else { "not_used" };
             self.stats.count_lookup("disk", reason);
         }

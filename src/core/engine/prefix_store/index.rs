@@ -212,7 +212,8 @@ impl PrefixIndex {
     ) -> Result<ReadPlan, CacheMiss> {
         let of = |at: usize| have.get(at).copied().unwrap_or(0);
         let is_known = |at: usize| at < have.len() || self.blocks.contains_key(&hashes[at]);
-        let n_known = (0..hashes.len()).take_while(|at| is_known(*at)).count();
+        // Blocks of which nothing is needed later are not stored, such as those before a window.
+        let n_known = (0..hashes.len()).rposition(is_known).map_or(0, |at| at + 1);
         let all = (0..n_known).map(|at| of(at) | self.parts(&hashes[at]));
         let all: Vec<u64> = all.collect();
         let n = layout.usable(&all);
@@ -255,6 +256,10 @@ impl PrefixIndex {
         all: &[u64],
         n: usize,
     ) -> CacheMiss {
+        let always = layout.always_needed();
+        if all.iter().any(|parts| parts & always != always) {
+            return CacheMiss::Evicted;
+        }
         if n < all.len() {
             let lacks_state = layout.state() != 0 && all[all.len() - 1] & layout.state() == 0;
             return match lacks_state {
