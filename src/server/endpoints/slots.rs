@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;
 use serde::Deserialize;
@@ -72,10 +72,11 @@ fn fault(failure: SlotFailure) -> Error {
 pub(crate) async fn slot(
     State(pool): State<Arc<Pool>>,
     id: Result<Path<String>, PathRejection>,
-    query: Query<SlotQuery>,
+    query: Result<Query<SlotQuery>, QueryRejection>,
     request: Request,
 ) -> Result<Json, Error> {
     let fields = fields_of(request).await?;
+    let query = query.map_err(|rejection| Error::invalid_value("action", rejection.body_text()))?;
     let id = id.map_or_else(|_| String::new(), |Path(id)| id);
     let Ok(slot) = id.parse::<usize>() else {
         let found = quoted(&id);

@@ -317,10 +317,6 @@ impl RunningCompletions {
         *total = Usage {
             prompt_tokens: usage.prompt_tokens,
             cached_tokens,
-            restored: match total.prompt_tokens {
-                0 => usage.restored,
-                _ => total.restored,
-            },
             image_tokens: usage.image_tokens,
             audio_tokens: usage.audio_tokens,
             ..*total

@@ -402,7 +402,7 @@ impl<C: Compute> EngineLoop<C> {
                 false
             }
             Err(miss) => {
-                self.stats.count_lookup("disk", miss.name());
+                self.stats.count_lookup("store", miss.name());
                 self.queue[at].sequence.restored = Some(Restored {
                     n_before,
                     miss: Some(miss),
@@ -520,7 +520,7 @@ impl<C: Compute> EngineLoop<C> {
         let n_host = if n_blocks > 0 { gained - n_disk } else { 0 };
         if n_blocks > 0 {
             let reason = if gained > 0 { "none" } else { "not_used" };
-            self.stats.count_lookup("disk", reason);
+            self.stats.count_lookup("store", reason);
         }
         self.stats.count_restored(n_host, n_disk);
         let misses = [miss, restored.miss.unwrap_or(CacheMiss::Off)];
