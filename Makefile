@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies metrics-check replicas bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,12 +20,12 @@ serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 
 # More threads than processors: some tests wait for a server, a worker or a time limit.
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))
-test: ## Run all tests, but those of PNG pictures
+test: ## Run all tests, but those of PNG pictures and of spans
 	cargo test --workspace
 
-# PNG support is off by default; it takes a fifteenth of the time of a build that has it.
-test-png: ## Run the tests of PNG pictures
-	cargo test --workspace --features png --test it -- _png without_a_glyph diagram_compare::
+# They are off by default: PNG support takes a fifteenth of the time of a build that has it.
+test-png: ## Run the tests of PNG pictures and of spans
+	cargo test --workspace --features png,otel --test it -- _png without_a_glyph diagram_compare:: spans::
 
 check: fmt lint test test-png ## Formatting, lints and all tests: what must pass before a commit
 
@@ -33,7 +33,7 @@ fmt: ## Check the formatting
 	cargo fmt --all --check
 
 lint: ## Run the lints, and check the types of the Python package
-	cargo clippy --workspace --all-targets --features png -- -D warnings
+	cargo clippy --workspace --all-targets --features png,otel -- -D warnings
 	scripts/python_package.sh --types
 
 bench: ## Run the criterion benches
@@ -153,6 +153,20 @@ drive-chat-page: ## Use the page of bench serve in headless Chromium, with scree
 	python3 -m venv target/page-venv
 	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
 	target/page-venv/bin/python scripts/drive_chat_page.py --bench target/debug/bench --out target/chat-page
+
+drive-proxies: ## Use the page behind nginx and Caddy (NGINX, CADDY, else the PATH), with screenshots in target/proxies
+	cargo build
+	python3 -m venv target/page-venv
+	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
+	target/page-venv/bin/python scripts/proxies.py --bench target/debug/bench --out target/proxies
+
+metrics-check: ## Read the metrics and the queries of the dashboard with promtool (PROMTOOL, else the PATH)
+	cargo build --release
+	scripts/promtool.py --bench target/release/bench
+
+replicas: ## Four servers behind HAProxy (HAPROXY, else the PATH): routing by prefix, and one that is killed
+	cargo build --release
+	scripts/replicas.py --bench target/release/bench
 
 backend-cuda backend-metal backend-vulkan: backend-%: ## Build a backend as a library next to target/release/bench
 	scripts/backend.sh $* target/release

@@ -63,7 +63,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     ) {
         output::remove_on_signals()?;
     }
-    match cli.command {
+    let ran = match cli.command {
         Command::Run(args) => super::run::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Chat(args) => chat::run(&args),
@@ -95,5 +95,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut command(), "bench", &mut script);
             output::bytes(&script)
         }
-    }
+    };
+    log::flush();
+    ran
 }

@@ -17,7 +17,7 @@ use lab_server::served::ServedModel;
 use lab_server::{Access, LoadReport, Pool};
 
 use super::serve::{self, Signals};
-use super::{Failure, output};
+use super::{Failure, log, output};
 
 /// Maximum time to read the body of a request, which the server has read already.
 const READ_TIME: Duration = Duration::from_secs(600);
@@ -132,6 +132,7 @@ fn end_with_server(socket: PathBuf, engine: Arc<OnceLock<Handle>>) -> std::io::R
             let _ = std::fs::remove_file(&socket);
             let _ = std::fs::remove_dir(folder);
         }
+        log::flush();
         end_process(1);
     };
     let thread = std::thread::Builder::new().name("life line".into());

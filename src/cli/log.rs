@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use lab_base::util::lock::lock;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{FmtSpan, Writer};
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriter};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use super::Failure;
 use super::output::AppendedFile;
@@ -71,6 +73,7 @@ pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(),
         LogProcess::Command => "warn,symphonia=off",
     };
     let is_command = matches!(of_whom, LogProcess::Command);
+    let is_server = matches!(of_whom, LogProcess::Server);
     let level = options.log_level.as_deref().unwrap_or(usual);
     let filter =
         EnvFilter::try_new(level).map_err(|e| anyhow::anyhow!("--log-level `{level}`: {e}"))?;
@@ -100,17 +103,59 @@ pub(super) fn start_log(options: &LogOptions, of_whom: LogProcess) -> Result<(),
     };
     // Who sets a level or a file reads a log; everybody else reads what is wrong.
     let is_plain = is_command && options.log.is_none() && options.log_level.is_none();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let layer = tracing_subscriber::fmt::layer()
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(is_ansi)
         .with_writer(writer);
-    match format {
-        LogFormat::Text if is_plain => builder.event_format(PlainFormat).init(),
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+    let layer = match format {
+        LogFormat::Text if is_plain => layer.event_format(PlainFormat).boxed(),
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    };
+    let layers = [Some(layer.with_filter(filter).boxed()), spans(is_command)?];
+    let layers: Vec<_> = layers.into_iter().flatten().collect();
+    tracing_subscriber::registry().with(layers).init();
+    if is_server && has_collector() && cfg!(not(feature = "otel")) {
+        tracing::warn!(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, and this program was built without the feature `otel`: no spans are sent"
+        );
     }
     Ok(())
+}
+
+/// Whether the environment names a collector of spans.
+fn has_collector() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_off = std::env::var("OTEL_SDK_DISABLED");
+    let is_off = is_off.is_ok_and(|off| off.eq_ignore_ascii_case("true"));
+    let names = [
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    ];
+    !is_off && names.into_iter().any(is_set)
+}
+
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// What makes spans of the lines of requests, if the environment names a collector.
+#[cfg(feature = "otel")]
+fn spans(is_command: bool) -> Result<Option<BoxedLayer>, Failure> {
+    match has_collector() && !is_command {
+        true => Ok(Some(super::spans::layer()?.boxed())),
+        false => Ok(None),
+    }
+}
+
+#[cfg(not(feature = "otel"))]
+#[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
+fn spans(_: bool) -> Result<Option<BoxedLayer>, Failure> {
+    Ok(None)
+}
+
+/// Sends the spans that are left. To be called before a process ends.
+pub(super) fn flush() {
+    #[cfg(feature = "otel")]
+    super::spans::flush();
 }
 
 /// A file to which messages are appended. Where it was moved or removed, such as by logrotate, a new one is begun.

@@ -40,6 +40,8 @@ mod run;
 mod sampling;
 mod serve;
 mod service_manager;
+#[cfg(feature = "otel")]
+mod spans;
 mod synth;
 mod template;
 mod tokenize;

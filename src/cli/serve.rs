@@ -26,7 +26,7 @@ use lab_server::served::{Progress, ServedModel};
 use lab_server::{
     Access, AllowedHost, ApiKeys, BatchStore, Collection, EngineProcess, EngineProcessConfig,
     FileStore, HostMode, LoadError, LoadLimits, LoadRequest, Loader, MediaAccess, PageOrigin,
-    PagePolicy, Pool, PoolConfig, StartedEngine, Strictness, UnloadedModel,
+    PagePolicy, Pool, PoolConfig, StartedEngine, Strictness, TrustedProxy, UnloadedModel,
 };
 
 use super::diffusion::DiffusionOptions;
@@ -216,6 +216,10 @@ pub(super) struct Args {
     /// accepted; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// Proxy whose `X-Forwarded-For`, `-Proto`, `-Host` and `-Prefix` are believed: an address, a network such as 10.0.0.0/8, or
+    /// `unix` for all that connect to a socket in the file system; may be repeated; default: none, not even this machine
+    #[arg(long, value_name = "CIDR")]
+    trusted_proxy: Vec<TrustedProxy>,
     /// Refuse fields of requests that are not known, with status 400; default: they have no effect, and the response
     /// header `x-bench-ignored` names them
     #[arg(long)]
@@ -398,7 +402,8 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         Arc::clone(&keys),
         args.cors_origin.clone(),
         args.allow_host.clone(),
-    );
+    )
+    .behind(args.trusted_proxy.clone());
     let collection = args.collection();
     let sources = match &collection {
         Some(collection) => collection.list()?,

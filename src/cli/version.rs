@@ -12,6 +12,8 @@ const FEATURES: &[&str] = &[
     "cuda",
     #[cfg(feature = "metal")]
     "metal",
+    #[cfg(feature = "otel")]
+    "otel",
     #[cfg(feature = "png")]
     "png",
     #[cfg(feature = "vulkan")]

@@ -38,6 +38,7 @@ pub use endpoints::lab::{patched as lab_patch, pieces as lab_pieces};
 pub use http::access::Access;
 pub use http::api_keys::ApiKeys;
 pub use http::local_client::LocalClient;
+pub use http::proxies::TrustedProxy;
 pub use local::{Refusal, RenderedPrompt, Reply, ReplyEvent, check, prompt, refusal, reply};
 pub use media_access::{AllowedHost, MediaAccess};
 pub use page::policy::{PageOrigin, PagePolicy};

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod advisories;
 mod api_keys;
 mod artifacts;
 mod attribution;
@@ -22,6 +23,7 @@ mod config;
 mod constraints;
 mod contact;
 mod convert;
+mod deploy;
 mod describe;
 mod devices;
 mod diagram_compare;
@@ -69,6 +71,7 @@ mod mutated_folders;
 mod mutated_models;
 mod named_models;
 mod native;
+mod observability;
 mod ollama;
 mod outputs;
 mod page;
@@ -99,6 +102,8 @@ mod shared;
 mod shown;
 mod sounds;
 mod source;
+#[cfg(feature = "otel")]
+mod spans;
 mod stored_prefixes;
 mod stored_responses;
 mod structure;

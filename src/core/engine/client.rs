@@ -1,11 +1,14 @@
 //! The clients whose requests share an engine: how many places each may take, and whose turn it is.
 //!
-//! Not here: who a client is. A server without API keys has one client, whose name is empty.
+//! Not here: who a client is. The name of one that is not known is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use lab_base::util::lock::lock;
+
+/// Maximum number of clients without requests of which it is known what was computed for them.
+const MAX_CLIENTS: usize = 4096;
 
 /// A client, by a name that says nothing of its key.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,7 +46,8 @@ impl QueuePermit {
         let n_clients = taken.len() + usize::from(own == 0);
         let share = client.queue_share.unwrap_or(1.0).clamp(0.0, 1.0);
         let most = ((limit as f64 * share) as usize).max(1);
-        let is_behind = own < (limit / n_clients).max(1);
+        // Of more clients than places, each would be behind.
+        let is_behind = all < 2 * limit && own < (limit / n_clients).max(1);
         if own >= most || (all >= limit && !is_behind) {
             return Err(most);
         }
@@ -76,7 +80,7 @@ impl Drop for QueuePermit {
 /// How many tokens were computed for each client, so that the one with the fewest comes first.
 ///
 /// A client that had no requests is set to the least of those that have: it cannot save up turns. What it had above that is
-/// kept until the others have caught up, so that leaving does not help either.
+/// kept until the others have caught up, so that leaving does not help either, unless there are too many of them.
 #[derive(Debug, Default)]
 pub(super) struct Turns(BTreeMap<Arc<str>, u64>);
 
@@ -87,6 +91,9 @@ impl Turns {
         let least = least.unwrap_or(0);
         self.0
             .retain(|one, n| present.contains(one) || (*n > least && !present.is_empty()));
+        if self.0.len() >= MAX_CLIENTS {
+            self.0.retain(|one, _| present.contains(one));
+        }
         let own = self.0.entry(Arc::clone(client)).or_default();
         *own = (*own).max(least);
     }
@@ -114,6 +121,28 @@ mod tests {
             name: name.into(),
             queue_share: None,
         }
+    }
+
+    #[test]
+    fn any_number_of_clients_takes_at_most_twice_the_places() {
+        let places = Arc::default();
+        let take = |i: usize| QueuePermit::take(&places, &client(&i.to_string()), 4);
+        let taken: Vec<_> = (0..100).filter_map(|i| take(i).ok()).collect();
+        assert_eq!(taken.len(), 8);
+    }
+
+    #[test]
+    fn clients_that_come_once_are_forgotten() {
+        let (mut turns, stays) = (Turns::default(), Arc::<str>::from("stays"));
+        let present = BTreeSet::from([Arc::clone(&stays)]);
+        turns.enter(&stays, &BTreeSet::new());
+        for i in 0..3 * MAX_CLIENTS {
+            let one = i.to_string().into();
+            turns.enter(&one, &present);
+            turns.charge(&one, 10);
+        }
+        assert!(turns.0.len() <= MAX_CLIENTS + 1, "{}", turns.0.len());
+        assert_eq!(turns.computed(&stays), 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Counters only grow. Not here: their presentation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -115,6 +115,10 @@ pub struct EngineLoad {
     pub n_waiting: usize,
     /// Active requests.
     pub active: Vec<ActiveSequence>,
+    /// The ids of the adapters that active requests use.
+    pub active_adapters: BTreeSet<usize>,
+    /// The ids of the adapters that waiting requests use.
+    pub waiting_adapters: BTreeSet<usize>,
     /// KV blocks in use and their total; none if no block is kept between passes.
     pub blocks: Option<(usize, usize)>,
 }

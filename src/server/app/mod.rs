@@ -24,7 +24,9 @@ use crate::http::client::KeyHolder;
 use crate::http::context::{CLIENT_HEADER, RequestContext};
 use crate::http::error_format::dialect_errors;
 use crate::http::local_client::LocalClient;
+use crate::http::proxies::{ADDRESS_HEADER, RequestSource};
 use crate::http::random::random;
+use crate::http::request_counts::{RequestCounts, method_name};
 use crate::http::{access, body, context, error, framing};
 use crate::pool::{HostMode, Pool};
 
@@ -113,6 +115,7 @@ fn server(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Resu
             routes: routes.with_state(Arc::clone(&pool)),
             pool,
             client,
+            counts: RequestCounts::new(),
         }
     });
     for work in batches::resumed(&server.pool, &server.client) {
@@ -127,8 +130,17 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
     request.headers_mut().insert(REQUEST_ID, id.clone());
     without_slash(request.uri_mut());
     // Only the server tells an engine process which client sent a request.
+    let is_engine = server.pool.config.mode == HostMode::EngineProcess;
     let client = request.headers_mut().remove(CLIENT_HEADER);
-    let client = client.filter(|_| server.pool.config.mode == HostMode::EngineProcess);
+    let client = client.filter(|_| is_engine);
+    let told = request.headers_mut().remove(ADDRESS_HEADER);
+    let mut source = server.access.source(&request);
+    if is_engine {
+        source.address = told.as_ref().and_then(RequestSource::of_header);
+    }
+    request.extensions_mut().insert(source.clone());
+    let method = method_name(request.method());
+    let route = routes::pattern(request.uri().path());
     let admitted = |request| {
         if let Some(client) = client.as_ref().and_then(KeyHolder::of_header) {
             RequestContext::current().set_client(client);
@@ -136,13 +148,15 @@ async fn handle(State(server): State<Arc<AppState>>, mut request: Request) -> Re
         received(&server, request)
     };
     let checked = async |request: Request| match framing::check(&request) {
-        Ok(()) => access::layer(&server.access, routes::needs, request, admitted).await,
+        Ok(()) => access::layer(&server.access, routes::needs, &source, request, admitted).await,
         Err(error) => error.into_response(),
     };
     let is_strict = server.pool.config.strictness.fields;
+    let record = RequestContext::of(&request, is_strict, route, source.address);
     let answered = |request| dialect_errors(request, checked);
-    let mut response = context::layer(request, is_strict, answered).await;
+    let mut response = context::layer(request, record, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
+    server.counts.add(method, route, response.status());
     server.threads.releasing_memory(response)
 }
 
@@ -155,7 +169,9 @@ async fn handle_local(server: Arc<AppState>, owner: String, mut request: Request
         RequestContext::current().set_client(server.access.holder(&owner));
         received(&server, request).await
     };
-    let mut response = context::layer(request, is_strict, answered).await;
+    let route = routes::pattern(request.uri().path());
+    let record = RequestContext::of(&request, is_strict, route, None);
+    let mut response = context::layer(request, record, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
     response
 }

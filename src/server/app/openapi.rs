@@ -140,7 +140,8 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-pub(super) fn document(routes: &[Route]) -> Value {
+/// The document. `prefix`: the path below which a proxy serves this server.
+pub(super) fn document(routes: &[Route], prefix: Option<&str>) -> Value {
     let mut paths = Map::new();
     for route in routes {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
@@ -171,7 +172,7 @@ pub(super) fn document(routes: &[Route]) -> Value {
             "content": { "application/json": { "schema": schema } },
         })
     };
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": { "title": "Inference Lab Bench", "version": env!("CARGO_PKG_VERSION") },
         "paths": paths,
@@ -179,7 +180,11 @@ pub(super) fn document(routes: &[Route]) -> Value {
             "Error": response(error), "AnthropicError": response(of_anthropic),
             "OllamaError": response(of_ollama),
         } },
-    })
+    });
+    if let Some(prefix) = prefix {
+        document["servers"] = json!([{ "url": prefix }]);
+    }
+    document
 }
 
 /// The text as HTML, with text between backquotes as code.
@@ -206,7 +211,7 @@ pub(super) fn page(routes: &[Route]) -> Html<String> {
     let mut out = String::from("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     out.push_str("<meta name=\"viewport\" content=\"width=device-width\"><title>API</title>");
     let _ = write!(out, "<style>{STYLE}</style><h1>API</h1>");
-    out.push_str("<p>The same for programs: <a href=\"/openapi.json\">openapi.json</a>.</p>");
+    out.push_str("<p>The same for programs: <a href=\"openapi.json\">openapi.json</a>.</p>");
     for route in routes {
         let (method, path) = (route.method.to_uppercase(), route.path);
         let summary = html(route.summary);

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::http::Method;
+use axum::http::{HeaderMap, Method};
 use axum::response::Html;
 use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 
 use super::openapi;
 pub(super) use super::route::AnsweredBy;
@@ -21,6 +21,7 @@ use crate::http::api_keys::Role;
 use crate::http::context::STATES;
 use crate::http::error_format::ErrorFormat;
 use crate::http::json::Json;
+use crate::http::proxies::RequestSource;
 use crate::page;
 use crate::pool::Pool;
 use crate::request::fields::RequestPart as _;
@@ -249,8 +250,9 @@ routes! {
     Server: get "/docs", docs, "This list as a page." => file(&["text/html"]);
 }
 
-async fn document() -> Json {
-    Json(openapi::document(ROUTES))
+async fn document(source: Option<Extension<RequestSource>>, headers: HeaderMap) -> Json {
+    let prefix = source.as_ref().and_then(|source| source.prefix(&headers));
+    Json(openapi::document(ROUTES, prefix))
 }
 
 async fn docs() -> Html<String> {
@@ -278,10 +280,25 @@ fn is_at(route: &str, path: &str) -> bool {
     loop {
         match (own.next(), found.next()) {
             (None, None) => return true,
-            (Some(own), Some(found)) if own == found || own.starts_with('{') => {}
+            (Some(own), Some(found))
+                if own == found || (own.starts_with('{') && !found.is_empty()) => {}
             _ => return false,
         }
     }
+}
+
+/// The name of a route in metrics and the log: its pattern. What no route has is one, of which there could be any number.
+pub(crate) fn pattern(path: &str) -> &'static str {
+    let all = ROUTES.iter().filter(|route| is_at(route.path, path));
+    // The router prefers the route with the fewest open parts.
+    let n_open = |route: &&Route| {
+        route
+            .path
+            .split('/')
+            .filter(|part| part.starts_with('{'))
+            .count()
+    };
+    all.min_by_key(n_open).map_or("other", |route| route.path)
 }
 
 /// Requests that concern all clients.
@@ -370,6 +387,28 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn the_name_of_a_route_is_its_pattern() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/v1/models", "/v1/models"),
+            ("/v1/models/a", "/v1/models/{id}"),
+            ("/v1/models/a/b", "/v1/models/{id}/{repo}"),
+            ("/v1/models/a/diagram", "/v1/models/{id}/diagram"),
+            ("/v1/responses/input_tokens", "/v1/responses/input_tokens"),
+            ("/v1/responses/resp_1", "/v1/responses/{id}"),
+            ("/v1/models/", "other"),
+            ("/v1/models/a/b/c/d", "other"),
+            ("/evil", "other"),
+            ("", "other"),
+        ] {
+            assert_eq!(pattern(path), expected, "{path}");
+        }
+        for route in ROUTES {
+            assert_eq!(pattern(route.path), route.path);
+        }
     }
 
     #[test]

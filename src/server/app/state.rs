@@ -12,6 +12,7 @@ use tower_service::Service;
 
 use crate::Access;
 use crate::http::local_client::LocalClient;
+use crate::http::request_counts::RequestCounts;
 use crate::http::{body, error};
 use crate::pool::Pool;
 
@@ -21,11 +22,13 @@ pub(crate) struct AppState {
     pub(crate) threads: body::HandlerThreads,
     pub(crate) routes: Router,
     pub(crate) client: LocalClient,
+    pub(crate) counts: RequestCounts,
 }
 
 impl AppState {
     pub(crate) async fn handled(self: Arc<Self>, mut request: Request) -> Response {
         request.extensions_mut().insert(self.client.clone());
+        request.extensions_mut().insert(self.counts.clone());
         let mut routes = self.routes.clone();
         body::run_handler(&self.threads, request, |request| {
             caught(async move {

@@ -1,29 +1,35 @@
 //! `GET /metrics`: counters and gauges of the engines, as text for Prometheus.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use lab_base::ggml::build_info;
 use lab_core::engine::stats::{ClientCounts, EngineLoad, Histogram, Stats};
 use lab_core::plan::BLOCK_LEN;
 
 use crate::Pool;
 use crate::http::client::name_of;
-use crate::pool::ModelSnapshot;
+use crate::http::request_counts::RequestCounts;
+use crate::pool::{HostMode, ModelSnapshot};
 use crate::process::forward;
 use crate::request::object_fields::has_word;
+use crate::served::ServedModel;
 
 /// The metrics: name, type and meaning.
 const METRICS: &[&str] = &[
     "bench_accepted_tokens_total counter Draft tokens that were accepted.",
     "bench_active_sequences gauge Sequences that are active.",
     "bench_attention_views_total counter Attention operations over runs of the KV cache, of one layer.",
-    "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache.",
+    "bench_build_info gauge What the program was built from and for, as labels.",
+    "bench_cached_tokens_total counter Tokens of prompts that were in the prefix cache, by where it had them.",
     "bench_completion_tokens_total counter Tokens of completions.",
     "bench_device_bytes_total counter Bytes of inputs that were written, and of results that were read from devices other than the processor.",
     "bench_device_waits_total counter Times that the host waited for a device other than the processor.",
@@ -32,6 +38,7 @@ const METRICS: &[&str] = &[
     "bench_graphs_built_total counter Graphs of passes that were built.",
     "bench_graphs_replayed_total counter Graphs that ran again with other inputs and nothing else changed.",
     "bench_graphs_run_total counter Graphs that ran.",
+    "bench_http_requests_total counter Responses by method, route and status; a route is its pattern, and `other` what no route has.",
     "bench_inter_token_seconds histogram Time between two tokens of a completion, in seconds.",
     "bench_key_completion_tokens_total counter Tokens of completions, by the name of the API key.",
     "bench_key_prompt_tokens_total counter Tokens of prompts, by the name of the API key.",
@@ -58,12 +65,22 @@ const METRICS: &[&str] = &[
     "bench_requests_total counter Requests of the engine by outcome, one for each completion or text.",
     "bench_time_to_first_token_seconds histogram \
      Time from the arrival of a request to its first token, in seconds.",
+    // Those of the processes, under the names of Prometheus' own clients.
+    "process_cpu_seconds_total counter Time that a process spent on processors, in seconds.",
+    "process_max_fds gauge Maximum number of open files of a process.",
+    "process_open_fds gauge Open files of a process.",
+    "process_resident_memory_bytes gauge Memory of a process, mapped files that it has read included.",
+    "process_start_time_seconds gauge When a process began to serve, in seconds since 1970.",
+    "process_threads gauge Threads of a process.",
+    "process_virtual_memory_bytes gauge Addresses that a process has reserved, in bytes.",
     // What routers read, under vLLM's names.
     "vllm:cache_config_info gauge Tokens of a KV block and number of blocks, as labels.",
     "vllm:generation_tokens_total counter Tokens of completions.",
     "vllm:inter_token_latency_seconds histogram \
      Time between two tokens of a completion, in seconds.",
     "vllm:kv_cache_usage_perc gauge Part of the KV blocks that is in use, at most 1.",
+    "vllm:lora_requests_info gauge Adapters of running and of waiting requests and how many can run at once, as labels; \
+     the value is the time, in seconds since 1970.",
     "vllm:num_requests_running gauge Sequences that are active.",
     "vllm:num_requests_waiting gauge Requests that wait in the queue.",
     "vllm:prompt_tokens_total counter Tokens of prompts.",
@@ -72,7 +89,7 @@ const METRICS: &[&str] = &[
 ];
 
 /// Metrics of the server. The page of an engine process has them too; `add` leaves them out.
-const SERVER_METRICS: &str = "bench_model_loads_total bench_model_loaded bench_engine_deaths_total";
+const SERVER_METRICS: &str = "bench_build_info bench_http_requests_total bench_model_loads_total bench_model_loaded bench_engine_deaths_total";
 
 /// The lines of each metric, one or more per model.
 #[derive(Default)]
@@ -132,7 +149,6 @@ impl MetricsPage {
         let now = stats.now();
         for (name, n) in [
             ("bench_prompt_tokens_total", read(&stats.prompt_tokens)),
-            ("bench_cached_tokens_total", read(&stats.cached_tokens)),
             (
                 "bench_completion_tokens_total",
                 read(&stats.completion_tokens),
@@ -145,6 +161,9 @@ impl MetricsPage {
         ] {
             self.number(name, model, n);
         }
+        let labels = format!("{model},tier=\"memory\"");
+        let cached = read(&stats.cached_tokens);
+        self.number("bench_cached_tokens_total", &labels, cached);
         let work = stats.work();
         for (name, n) in [
             ("bench_attention_views_total", work.n_views),
@@ -237,10 +256,87 @@ impl MetricsPage {
         );
     }
 
-    /// The counts of API keys by their names; those without a name are one. Without keys there is nothing.
+    /// The adapters that requests choose by their names, as vLLM reports them.
+    fn adapters(&mut self, served: &ServedModel, model: &str) {
+        let (now, all) = (served.handle.stats().now(), served.handle.adapters().all());
+        let names = |ids: &BTreeSet<usize>| {
+            let named = ids.iter().filter_map(|id| all.get(*id)?.name.as_deref());
+            named.map(label).collect::<Vec<_>>().join(",")
+        };
+        let (running, waiting) = (names(&now.active_adapters), names(&now.waiting_adapters));
+        let labels = format!(
+            "{model},max_lora=\"{}\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"",
+            served.handle.limits().n_parallel,
+        );
+        self.number(
+            "vllm:lora_requests_info",
+            &labels,
+            since_1970(SystemTime::now()),
+        );
+    }
+
+    /// The figures of this process. `labels`: which one it is.
+    fn process(&mut self, labels: &str, began: SystemTime) {
+        self.number("process_start_time_seconds", labels, since_1970(began));
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::process::{Resource, getrlimit};
+            use rustix::time::{ClockId, clock_gettime};
+            let spent = clock_gettime(ClockId::ProcessCPUTime);
+            let seconds = spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9;
+            self.number("process_cpu_seconds_total", labels, seconds);
+            if let Some(most) = getrlimit(Resource::Nofile).current {
+                self.number("process_max_fds", labels, most);
+            }
+            if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+                // One of them reads the folder.
+                self.number("process_open_fds", labels, open.count().saturating_sub(1));
+            }
+            let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+            for (name, key, unit) in [
+                ("process_resident_memory_bytes", "VmRSS:", 1024),
+                ("process_virtual_memory_bytes", "VmSize:", 1024),
+                ("process_threads", "Threads:", 1),
+            ] {
+                let line = status.lines().find_map(|line| line.strip_prefix(key));
+                let first = line.and_then(|rest| rest.split_whitespace().next());
+                if let Some(n) = first.and_then(|n| n.parse::<u64>().ok()) {
+                    self.number(name, labels, n * unit);
+                }
+            }
+        }
+    }
+
+    fn build(&mut self) {
+        let info = build_info();
+        let labels = [
+            ("version", info.version.to_owned()),
+            ("commit", info.commit.to_owned()),
+            ("ggml", info.ggml.to_owned()),
+            ("target", info.target.to_owned()),
+            ("features", info.features.join(" ")),
+            ("instruction_sets", info.instruction_sets.join(" ")),
+        ];
+        let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", label(&value)));
+        self.number("bench_build_info", &labels.join(","), 1);
+    }
+
+    fn requests(&mut self, counts: &RequestCounts) {
+        for ((method, route, status), n) in counts.all() {
+            let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
+            self.number("bench_http_requests_total", &labels, n);
+        }
+    }
+
+    /// The counts of API keys by their names; those without a name are one. Without keys, clients are their addresses, of which
+    /// there can be any number, so there is nothing.
     fn clients(&mut self, stats: &Stats, model: &str) {
         let mut by_name: BTreeMap<String, ClientCounts> = BTreeMap::new();
-        for (owner, counts) in stats.clients() {
+        let all = stats.clients();
+        if all.keys().any(|owner| owner.starts_with('@')) {
+            return;
+        }
+        for (owner, counts) in all {
             if !owner.is_empty() {
                 let name = name_of(&owner).unwrap_or("unnamed").to_owned();
                 *by_name.entry(name).or_default() += counts;
@@ -290,8 +386,26 @@ impl MetricsPage {
     }
 }
 
-pub(crate) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
+fn since_1970(time: SystemTime) -> f64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
+}
+
+pub(crate) async fn metrics(
+    State(pool): State<Arc<Pool>>,
+    Extension(counts): Extension<RequestCounts>,
+) -> Response {
     let mut page = MetricsPage::default();
+    page.build();
+    page.requests(&counts);
+    let own = match pool.config.mode {
+        HostMode::EngineProcess => {
+            let names = pool.infos().into_iter().map(|info| label(&info.name));
+            format!("process=\"engine\",model=\"{}\"", names.collect::<String>())
+        }
+        HostMode::InProcess | HostMode::Server => "process=\"server\",model=\"\"".to_owned(),
+    };
+    page.process(&own, counts.began());
     for info in pool.infos() {
         let model = format!("model=\"{}\"", label(&info.name));
         page.loads(&info, &model);
@@ -302,6 +416,7 @@ pub(crate) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
         }
         if let Some(served) = &info.served {
             page.engine(served.handle.stats(), &model);
+            page.adapters(served, &model.replacen("model=", "model_name=", 1));
         }
     }
     let kind = "text/plain; version=0.0.4; charset=utf-8";

@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use super::api_keys::{ApiKeys, Role};
 use super::client::KeyHolder;
 use super::error::{Error, quoted};
+use super::proxies::{RequestSource, TrustedProxy};
 use crate::http::context::RequestContext;
 use crate::rate_limits::RateLimits;
 
@@ -30,6 +31,7 @@ pub struct Access {
     origins: Vec<String>,
     hosts: Vec<String>,
     machine: Option<String>,
+    proxies: Vec<TrustedProxy>,
 }
 
 /// Response headers that a page may read.
@@ -52,7 +54,20 @@ impl Access {
             origins,
             hosts,
             machine: machine(),
+            proxies: Vec::new(),
         }
+    }
+
+    /// The same behind these proxies.
+    #[must_use]
+    pub fn behind(self, proxies: Vec<TrustedProxy>) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// Where a request comes from.
+    pub(crate) fn source(&self, request: &Request) -> RequestSource {
+        let peer = request.extensions().get().copied();
+        RequestSource::of(&self.proxies, peer, request.headers())
     }
 
     /// Whether a request may be served. `needs`: the role that a request of a method to a path needs; none if it needs no key.
@@ -62,10 +77,11 @@ impl Access {
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
+        source: &RequestSource,
     ) -> Result<(), Error> {
-        self.check_origin(headers)?;
+        self.check_origin(headers, source)?;
         if self.keys.is_empty() {
-            return self.check_host(uri, headers);
+            return self.check_host(uri, headers, source);
         }
         let Some(role) = needs(method, uri.path()) else {
             return Ok(());
@@ -101,12 +117,18 @@ impl Access {
         self.keys.holder(owner)
     }
 
-    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+    fn check_host(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        source: &RequestSource,
+    ) -> Result<(), Error> {
         let host = headers
             .get(header::HOST)
             .map(|host| host.to_str().unwrap_or("?"));
         // Browsers always send a host.
-        let Some(host) = host.or(uri.authority().map(|authority| authority.as_str())) else {
+        let host = host.or(uri.authority().map(|authority| authority.as_str()));
+        let Some(host) = source.host(headers).or(host) else {
             return Ok(());
         };
         let name = without_port(host);
@@ -127,9 +149,9 @@ impl Access {
         }
     }
 
-    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Error> {
+    fn check_origin(&self, headers: &HeaderMap, source: &RequestSource) -> Result<(), Error> {
         match headers.get(header::ORIGIN) {
-            Some(origin) if !self.is_own(origin, headers) && !self.is_allowed(origin) => {
+            Some(origin) if !self.is_own(origin, headers, source) && !self.is_allowed(origin) => {
                 let origin = quoted(origin.to_str().unwrap_or("?"));
                 Err(Error::Forbidden {
                     code: "origin_not_allowed",
@@ -149,7 +171,7 @@ impl Access {
 
     /// Whether the page that sent a request came from this server: the browser says so, or its origin has the name of the
     /// server. No page can set this header. Behind a proxy the name may be another one.
-    fn is_own(&self, origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    fn is_own(&self, origin: &HeaderValue, headers: &HeaderMap, source: &RequestSource) -> bool {
         if headers
             .get("sec-fetch-site")
             .is_some_and(|site| site == "same-origin")
@@ -157,8 +179,10 @@ impl Access {
             return true;
         }
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+        let host = source.host(headers).map(str::as_bytes).or(host);
         let origin = origin.to_str().ok().and_then(|o| o.split_once("://"));
-        origin.is_some_and(|(_, origin)| Some(origin.as_bytes()) == host)
+        let is_scheme = |own: &str| source.scheme(headers).is_none_or(|scheme| scheme == own);
+        origin.is_some_and(|(scheme, origin)| Some(origin.as_bytes()) == host && is_scheme(scheme))
     }
 }
 
@@ -240,6 +264,7 @@ fn preflight(headers: &HeaderMap) -> Response {
 pub(crate) async fn layer<F: Future<Output = Response>>(
     access: &Access,
     needs: fn(&Method, &str) -> Option<Role>,
+    source: &RequestSource,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -248,12 +273,12 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
     let is_preflight = request.method() == Method::OPTIONS
         && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
-        match access.check_origin(headers) {
+        match access.check_origin(headers, source) {
             Ok(()) => preflight(headers),
             Err(error) => error.into_response(),
         }
     } else {
-        match access.check(needs, request.method(), request.uri(), headers) {
+        match access.check(needs, request.method(), request.uri(), headers, source) {
             Ok(()) => next(request).await,
             Err(error) => error.into_response(),
         }
@@ -273,6 +298,7 @@ pub(crate) async fn layer<F: Future<Output = Response>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::proxies::Peer;
 
     fn keys(keys: &[&str]) -> Arc<ApiKeys> {
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
@@ -285,7 +311,10 @@ mod tests {
             headers.append(*name, value.parse().expect("a value"));
         }
         let uri = Uri::from_static("/v1/models");
-        let check = || access.check(|_, _| Some(Role::Use), &Method::GET, &uri, &headers);
+        let peer = Some(Peer::Address(IpAddr::from([127, 0, 0, 1])));
+        let source = RequestSource::of(&access.proxies, peer, &headers);
+        let needs = |_: &Method, _: &str| Some(Role::Use);
+        let check = || access.check(needs, &Method::GET, &uri, &headers, &source);
         match RequestContext::detached().enter(check) {
             Ok(()) => None,
             Err(Error::Forbidden { code, .. }) => Some(code),
@@ -380,6 +409,35 @@ mod tests {
         assert_eq!(with(&none, "null"), None);
         let all = Access::new(Arc::default(), vec!["*".into()], Vec::new());
         assert_eq!(with(&all, "https://anywhere.example"), None);
+    }
+
+    #[test]
+    fn the_origin_of_a_page_is_the_site_of_a_trusted_proxy() {
+        let plain = || Access::new(Arc::default(), Vec::new(), vec!["chat.example".into()]);
+        let trusting = plain().behind(vec!["127.0.0.1".parse().expect("an address")]);
+        let with = |access: &Access, origin: &str, host: &str| {
+            let pairs = [
+                ("host", "127.0.0.1:11116"),
+                ("origin", origin),
+                ("x-forwarded-host", host),
+                ("x-forwarded-proto", "https"),
+            ];
+            checked(access, &pairs)
+        };
+        let (site, refused) = ("https://chat.example", Some("origin_not_allowed"));
+        assert_eq!(with(&trusting, site, "chat.example"), None);
+        assert_eq!(with(&plain(), site, "chat.example"), refused);
+        assert_eq!(
+            with(&trusting, "http://chat.example", "chat.example"),
+            refused
+        );
+        assert_eq!(
+            with(&trusting, "https://evil.example", "chat.example"),
+            refused
+        );
+        // A name that was pointed at the proxy is refused as one that was pointed at the server.
+        let found = with(&trusting, "https://evil.example", "evil.example");
+        assert_eq!(found, Some("host_not_allowed"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! last owner drops the record, so that requests whose client left get a line too.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,10 +15,12 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
-use lab_core::engine::{Event, Usage};
+use lab_core::engine::{Client, Event, Usage};
 
 use super::client::{KeyHolder, name_of};
+use super::proxies::{RequestSource, queue_name};
 use super::quoted::quoted;
+use super::trace_parent::TraceParent;
 use super::transport::StreamFraming;
 use crate::rate_limits::{Allowance, Exceeded, RateLimits};
 
@@ -44,6 +47,12 @@ pub(crate) struct RequestContext {
     id: String,
     method: String,
     path: String,
+    /// The pattern of its route.
+    route: &'static str,
+    /// The address of the client; none for a program that connected to a socket in the file system.
+    address: Option<IpAddr>,
+    /// The span of the client.
+    trace: Option<TraceParent>,
     /// Whether fields that are not known are refused.
     is_strict: bool,
     /// Which of the clients with API keys sent the request; unset where there are no keys.
@@ -97,11 +106,22 @@ impl Renamed {
 }
 
 impl RequestContext {
-    fn of(request: &Request, is_strict: bool) -> Self {
-        let id = request.headers().get("x-request-id");
-        let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    /// The record of a request to a route, from an address.
+    pub(crate) fn of(
+        request: &Request,
+        is_strict: bool,
+        route: &'static str,
+        address: Option<IpAddr>,
+    ) -> Self {
+        let header = |name: &str| {
+            let text = request.headers().get(name);
+            text.and_then(|text| text.to_str().ok()).unwrap_or_default()
+        };
         let (method, path) = (request.method().as_str(), request.uri().path());
-        Self::new(id, method, path, is_strict)
+        let mut record = Self::new(header("x-request-id"), method, path, is_strict);
+        (record.route, record.address) = (route, address);
+        record.trace = TraceParent::of(header("traceparent"));
+        record
     }
 
     fn new(id: &str, method: &str, path: &str, is_strict: bool) -> Self {
@@ -109,6 +129,9 @@ impl RequestContext {
             id: id.to_owned(),
             method: method.to_owned(),
             path: path.to_owned(),
+            route: "",
+            address: None,
+            trace: None,
             is_strict,
             client: OnceLock::new(),
             rates: OnceLock::new(),
@@ -148,6 +171,19 @@ impl RequestContext {
             manages: true,
             ..KeyHolder::default()
         })
+    }
+
+    /// The client as the queue of an engine knows it: by its key, or else by its address.
+    pub(crate) fn client_of_engine(&self) -> Client {
+        let known = self.client.get().map(KeyHolder::of_engine);
+        known.unwrap_or_else(|| Client {
+            name: self.address.map(queue_name).unwrap_or_default().into(),
+            ..Client::default()
+        })
+    }
+
+    pub(crate) fn address_header(&self) -> Option<HeaderValue> {
+        self.address.and_then(RequestSource::header)
     }
 
     /// The client for an engine process, if there are keys.
@@ -413,7 +449,7 @@ impl Drop for RequestContext {
             let time = took.saturating_sub(first).as_secs_f64().max(1e-4);
             (usage.completion_tokens.saturating_sub(1) as f64 / time * 10.0).round() / 10.0
         });
-        let ignored = notes.ignored();
+        let (ignored, trace) = (notes.ignored(), self.trace.as_ref());
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
@@ -421,6 +457,8 @@ impl Drop for RequestContext {
                     id = self.id,
                     method = self.method,
                     path = quoted(&self.path),
+                    route = (self.route != self.path).then_some(self.route),
+                    client = self.address.map(tracing::field::display),
                     status = notes.is_answered.then_some(notes.status.as_u16()),
                     key = self.client.get().and_then(|client| name_of(&client.owner)),
                     model = notes.model,
@@ -433,6 +471,9 @@ impl Drop for RequestContext {
                     ms = milliseconds(took),
                     ignored,
                     requested = notes.requested,
+                    trace_id = trace.map(|trace| trace.trace_id.as_str()),
+                    parent_id = trace.map(|trace| trace.parent_id.as_str()),
+                    sampled = trace.map(|trace| trace.is_sampled),
                 )
             };
         }
@@ -443,14 +484,13 @@ impl Drop for RequestContext {
     }
 }
 
-/// Keeps the record of a request, and reports the fields without effect to the client. `is_strict`: fields that are not
-/// known are refused.
+/// Keeps the record of a request, and reports the fields without effect to the client.
 pub(crate) async fn layer<F: Future<Output = Response>>(
     request: Request,
-    is_strict: bool,
+    record: RequestContext,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let record = Arc::new(RequestContext::of(&request, is_strict));
+    let record = Arc::new(record);
     let mut response = Arc::clone(&record).scope(next(request)).await;
     let mut notes = record.notes();
     notes.status = response.status();

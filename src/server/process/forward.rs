@@ -19,6 +19,7 @@ use super::EngineProcess;
 use crate::http::context::{CLIENT_HEADER, RequestContext};
 use crate::http::error::Error;
 use crate::http::error_format::ErrorFormat;
+use crate::http::proxies::ADDRESS_HEADER;
 use crate::http::transport::{self, MAX_BODY_BYTES, StreamFraming, send};
 
 /// Headers that belong to one connection, and those that only the server reads.
@@ -50,6 +51,9 @@ pub(crate) async fn forwarded(
     sent.headers_mut().insert(header::HOST, host);
     if let Some(client) = record.client_header() {
         sent.headers_mut().insert(CLIENT_HEADER, client);
+    }
+    if let Some(address) = record.address_header() {
+        sent.headers_mut().insert(ADDRESS_HEADER, address);
     }
     let runtime = runtime.unwrap_or_else(Handle::current);
     let connections = Arc::clone(&process.connections);

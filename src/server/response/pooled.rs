@@ -39,7 +39,7 @@ pub(crate) async fn results(
     record.model(&served.name);
     let n_tokens = passages.iter().map(|passage| passage.tokens.len()).sum();
     record.take_tokens(&served.rates, n_tokens)?;
-    let handle = served.handle.of_client(record.client().of_engine());
+    let handle = served.handle.of_client(record.client_of_engine());
     let receivers = handle.submit_passages(passages, lab, record.adapter().as_deref());
     let receivers = receivers.map_err(|rejected| {
         Error::from(rejected)

@@ -197,7 +197,7 @@ impl RunningCompletions {
         let own = requests.iter().filter(|request| request.choice == 0);
         let n_tokens = own.map(|request| request.prompt.len()).sum();
         record.take_tokens(&served.rates, n_tokens)?;
-        let handle = served.handle.of_client(client.of_engine());
+        let handle = served.handle.of_client(record.client_of_engine());
         let submitted = handle.submit_all(requests);
         let submitted =
             submitted.map_err(|rejected| Error::from(rejected).with_trained_length(served))?;

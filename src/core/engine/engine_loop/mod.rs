@@ -161,10 +161,17 @@ impl<C: Compute> EngineLoop<C> {
             is_prefill: sequence.is_prefill,
         });
         let blocks = self.n_blocks.zip(free);
+        let adapters = |requests: &mut dyn Iterator<Item = &EngineRequest>| {
+            let scales = requests.map(|request| request.sequence.scales.iter());
+            let ids = scales.flat_map(|scales| scales.enumerate().filter(|(_, s)| **s != 0.0));
+            ids.map(|(id, _)| id).collect()
+        };
         self.stats.set_work(self.model.work());
         self.stats.set_now(EngineLoad {
             n_waiting: self.queue.len(),
             active: active.collect(),
+            active_adapters: adapters(&mut self.active.iter()),
+            waiting_adapters: adapters(&mut self.queue.iter()),
             blocks: blocks.map(|(all, free)| (all - free.min(all), all)),
         });
     }
@@ -333,7 +340,9 @@ impl<C: Compute> EngineLoop<C> {
             }
             let is_duplicate =
                 |g: &&mut RequestGroup| self.active[g.members[0]].is_duplicate(request);
-            match groups.iter_mut().find(is_duplicate) {
+            let shares = request.strategy.shared_input(&request.sequence).is_some();
+            let mut before = groups.iter_mut().filter(|_| shares);
+            match before.find(is_duplicate) {
                 Some(group) => group.members.push(i),
                 None => groups.push(RequestGroup {
                     members: vec![i],

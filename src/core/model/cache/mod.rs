@@ -32,7 +32,7 @@ mod views;
 pub(super) use block_manager::{
     Allocation, BlockManager, BlockTables, KvGroup, PassStateRows, Shortage,
 };
-pub(super) use mask::Mask;
+pub(super) use mask::mask_of_tokens;
 pub(super) use prefix_parts::PartPlace;
 pub(super) use resume::usable_blocks;
 pub use resume::{CacheMiss, CachedPrefix};

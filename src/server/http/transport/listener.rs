@@ -34,6 +34,7 @@ use super::guarded_body::{BodyGuard, guarded};
 use super::runtime::{MAX_BODY_BYTES, not_accepted};
 use super::stream::ClientStream;
 use super::tls::TlsFiles;
+use crate::http::proxies::Peer;
 
 /// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);
@@ -126,6 +127,7 @@ async fn connection(
 ) {
     let state = Arc::new(ConnectionState {
         is_plain: tls.is_none(),
+        peer: stream.peer(),
         ..ConnectionState::default()
     });
     let wire = ClientSocket::new(stream, Arc::clone(&state), times.write);
@@ -167,12 +169,15 @@ async fn exchange(
     let of_service = Arc::clone(state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let busy = BusyGuard::start(&of_service, request.version());
-        let request = request.map(|body| {
+        let mut request = request.map(|body| {
             of_service
                 .is_read
                 .store(body.is_end_stream(), Ordering::Release);
             guarded(Body::new(body), ReadGuard(Arc::clone(&of_service)))
         });
+        if let Some(peer) = of_service.peer {
+            request.extensions_mut().insert(peer);
+        }
         let response = app.clone().call(request);
         async move {
             let response = response.await;
@@ -239,6 +244,7 @@ impl BodyGuard for BusyGuard {}
 struct ConnectionState {
     /// Whether what is written to the socket is what the client reads: there is no TLS.
     is_plain: bool,
+    peer: Option<Peer>,
     is_busy: AtomicBool,
     is_read: AtomicBool,
     /// Whether any byte was sent since the request began.

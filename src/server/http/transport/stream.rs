@@ -9,6 +9,8 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
+use crate::http::proxies::Peer;
+
 #[derive(Debug)]
 pub(super) enum ClientStream {
     Tcp(TcpStream),
@@ -27,6 +29,18 @@ macro_rules! either {
 }
 
 impl ClientStream {
+    /// Who opened the connection; none if the system does not say so, since it is gone.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        match self {
+            Self::Tcp(stream) => stream
+                .peer_addr()
+                .ok()
+                .map(|address| Peer::Address(address.ip())),
+            #[cfg(unix)]
+            Self::Unix(_) => Some(Peer::Unix),
+        }
+    }
+
     pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, stream => stream.poll_read_ready(cx))
     }

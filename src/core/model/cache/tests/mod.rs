@@ -155,8 +155,8 @@ impl Mirror {
                 let (own, after) = left.split_at(view.n_tokens * view.n_runs);
                 left = after;
                 assert!(view.n_runs == 1 || view.n_kv <= view.stride, "{view:?}");
-                let mask = self.block_manager.mask(pool, view, own);
-                for (i, row) in mask.as_f32().chunks(view.n_kv).enumerate() {
+                let mask: Vec<f32> = self.block_manager.mask(pool, view, own);
+                for (i, row) in mask.chunks(view.n_kv).enumerate() {
                     let start = view.first + i / view.n_tokens * view.stride;
                     assert!(start + view.n_kv <= self.groups[pool].n_slots);
                     self.check_row(pool, own[i], start, row);
