@@ -125,7 +125,7 @@ fn blocks_that_were_read_out_give_the_same_bits() {
         }
     }
     println!("{n_models:?} models, {n_windows} with windows, {n_states} with states");
-    assert!(n_models.iter().all(|n| *n > 5), "{n_models:?}");
+    assert!(n_models.iter().all(|n| *n > 2), "{n_models:?}");
     assert!(n_windows > 5 && n_states > 5, "{n_windows} {n_states}");
 }
 

@@ -26,6 +26,7 @@ mod lab_result;
 mod limits;
 mod pooled_output;
 mod pooling;
+mod prefix_order;
 mod prefix_store;
 mod recorder;
 mod rejected;
@@ -46,7 +47,6 @@ pub use adapters::{Adapters, EngineAdapter};
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use client::Client;
 pub use diffusion_options::{DiffusionOptions, FixedToken};
-pub use engine_loop::SlotError;
 pub use event::{
     AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
 };
@@ -62,6 +62,7 @@ pub use lab_result::{
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
+pub use prefix_order::SlotError;
 pub use prefix_store::{PrefixStoreOptions, StoreCounts};
 pub use rejected::Rejected;
 pub use remasking::Remasking;

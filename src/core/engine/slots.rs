@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::engine_loop::{KnownPrefix, PrefixOrder, SlotError};
 use super::handle::Handle;
+use super::prefix_order::{KnownPrefix, PrefixOrder, SlotError};
 use super::prefix_store;
 use super::submission::Order;
 

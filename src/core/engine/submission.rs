@@ -7,10 +7,10 @@ use crate::models::lora::Adapter;
 use lab_sampling::{ContrastiveSearch, Sampler};
 
 use super::diffusion::DiffusionSettings;
-use super::engine_loop::PrefixOrder;
 use super::event_sender::EventSender;
 use super::lab::CompiledLab;
 use super::pooling::PoolingModel;
+use super::prefix_order::PrefixOrder;
 use super::request::Request;
 
 /// What a [`Handle`](super::Handle) sends to the engine thread.

@@ -30,8 +30,7 @@ mod prefixes;
 mod rows;
 mod step_results;
 
-pub use prefixes::SlotError;
-pub(super) use prefixes::{KnownPrefix, PrefixOrder, Prefixes};
+pub(super) use prefixes::Prefixes;
 use rows::{StepSink, deliver};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.

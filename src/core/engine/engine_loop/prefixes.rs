@@ -5,10 +5,11 @@
 //! (`prefix_store`).
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Sender, SyncSender, TrySendError};
+use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use super::super::compute::{BLOCK, Compute};
+use super::super::prefix_order::{KnownPrefix, PrefixOrder, SlotError};
 use super::super::prefix_store::{
     PrefixSeed, PrefixStore, ReadSegment, SEGMENT_BYTES, Tier, seed_of,
 };
@@ -30,14 +31,6 @@ pub(super) const NAP: Duration = Duration::from_millis(2);
 const LAST_TIME: Duration = Duration::from_secs(10);
 /// Tokens before and after the first difference that the log shows.
 const SHOWN: usize = 8;
-
-/// A prefix and what it is computed with.
-#[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct KnownPrefix {
-    pub(in super::super) scales: Vec<f32>,
-    pub(in super::super) seed: PrefixSeed,
-    pub(in super::super) tokens: Vec<u32>,
-}
 
 /// A prefix whose blocks are being read out.
 struct Spilling {
@@ -125,35 +118,6 @@ impl Prefixes {
         let slot = self.slots.get(slot).ok_or(SlotError::Unknown)?;
         slot.clone().ok_or(SlotError::Empty)
     }
-}
-
-/// What a [`Handle`](super::super::Handle) asks of the prefixes of an engine.
-pub(in super::super) enum PrefixOrder {
-    /// The layout of blocks, and the seed of prefixes with these scales.
-    Info(Vec<f32>, Sender<Option<(PrefixLayout, PrefixSeed)>>),
-    /// Sends the blocks of a slot's prefix; answers with its seed and its number of tokens.
-    Save(
-        usize,
-        SyncSender<PrefixBlocks>,
-        Sender<Result<(PrefixSeed, usize), SlotError>>,
-    ),
-    /// Puts blocks after a prefix into the KV cache, and makes both that of a slot.
-    Restore(usize, KnownPrefix, PrefixBlocks, Sender<Result<(), String>>),
-    /// Removes the prefix of a slot; answers with its number of tokens.
-    Erase(usize, Sender<Result<usize, SlotError>>),
-    /// Writes what is not written yet.
-    Flush(Sender<()>),
-}
-
-/// Why a slot has nothing to save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SlotError {
-    #[error("there is no such slot")]
-    Unknown,
-    #[error("nothing was computed in the slot, or nothing that can be saved")]
-    Empty,
-    #[error("the model shares no prefixes")]
-    NotShared,
 }
 
 impl<C: Compute> EngineLoop<C> {
