@@ -34,7 +34,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=BENCH_COMMIT");
     println!("cargo::rerun-if-changed={ARCHIVE_COMMIT}");
     let commit = commit().unwrap_or_default();
-    println!("cargo::rustc-env=BENCH_COMMIT={commit}");
+    println!("cargo::rustc-env=PROGRAM_COMMIT={commit}");
 }
 
 /// The commit of the sources: what the environment says, what an archive says, what git says. A development build does not ask git: it

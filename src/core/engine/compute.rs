@@ -136,6 +136,10 @@ pub(super) trait Compute: SequenceCache + PrefixBytes + LabCompute {
     fn computes_elsewhere(&self) -> bool {
         false
     }
+    /// Whether the time of a pass says what it costs.
+    fn takes_time(&self) -> bool {
+        false
+    }
     /// What passes did so far.
     fn work(&self) -> PassCounts {
         PassCounts::default()
@@ -167,6 +171,10 @@ impl Compute for Model {
 
     fn computes_elsewhere(&self) -> bool {
         Self::computes_elsewhere(self)
+    }
+
+    fn takes_time(&self) -> bool {
+        true
     }
 
     fn work(&self) -> PassCounts {

@@ -17,6 +17,7 @@ mod contrastive;
 mod diffusion;
 mod diffusion_options;
 mod draft;
+mod draft_control;
 mod engine_loop;
 mod event;
 mod event_sender;

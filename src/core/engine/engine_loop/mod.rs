@@ -17,6 +17,8 @@ use lab_base::tokenizer::Tokenizer;
 use super::client::Turns;
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
+use super::draft::Drafter;
+use super::draft_control::DraftControl;
 use super::event::{Event, Failure, FinishReason};
 use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
@@ -80,6 +82,7 @@ pub(super) struct EngineLoop<C> {
     /// Logits that are computed from several rows.
     buffer: Vec<f32>,
     worker: ConstraintWorker,
+    drafts: DraftControl,
     n_steps: usize,
     /// Whose requests start next.
     turns: Turns,
@@ -120,6 +123,7 @@ impl<C: Compute> EngineLoop<C> {
             batch: Batch::default(),
             buffer: Vec::new(),
             worker: ConstraintWorker::default(),
+            drafts: DraftControl::default(),
             n_steps: 0,
             turns: Turns::default(),
             points: Arc::default(),
@@ -403,6 +407,7 @@ impl<C: Compute> EngineLoop<C> {
         if self.active.is_empty() {
             return;
         }
+        self.limit_drafts();
         let mut groups = self.plan();
         self.batch.clear();
         for group in &mut groups {
@@ -427,7 +432,14 @@ impl<C: Compute> EngineLoop<C> {
         }
         let mut faults = vec![None; self.active.len()];
         let before = self.model.work();
+        let members = groups.iter().flat_map(|group| &group.members);
+        let mut members = members.map(|i| &self.active[*i].sequence);
+        let only_decodes = members.all(|sequence| !sequence.is_prefill);
+        let began = Instant::now();
         let computed = self.forward(&groups, &mut faults);
+        if only_decodes && computed.is_ok() && self.model.takes_time() {
+            self.drafts.measured(self.batch.len(), began.elapsed());
+        }
         let work = self.model.work().since(&before);
         tracing::trace!(target: "phase", ?work);
         match computed {
@@ -445,6 +457,28 @@ impl<C: Compute> EngineLoop<C> {
                 None => at += 1,
                 Some(ending) => self.end(at, ending),
             }
+        }
+    }
+
+    /// Keeps the draft tokens that are worth their rows. A pass that reads a prompt has none: where it computes at the limit of the
+    /// device, each row costs.
+    fn limit_drafts(&mut self) {
+        let (mut n_rows, mut n_decoding, mut reads_prompt) = (0, 0, false);
+        for request in &self.active {
+            reads_prompt |= request.sequence.is_prefill;
+            n_rows += request.sequence.pending().len();
+            n_decoding += 1;
+        }
+        let drafters = self.active.iter_mut().map(|of| of.strategy.drafter());
+        let mut drafters: Vec<Option<&mut Drafter>> = drafters.collect();
+        if drafters.iter().all(Option::is_none) {
+            return;
+        }
+        let most = if reads_prompt { 0 } else { N_DRAFTED };
+        let read: Vec<Option<&Drafter>> = drafters.iter().map(Option::as_deref).collect();
+        let chosen = self.drafts.choose(&read, (n_rows, n_decoding), most);
+        for (drafter, n) in drafters.iter_mut().zip(chosen) {
+            drafter.iter_mut().for_each(|drafter| drafter.truncate(n));
         }
     }
 
@@ -511,7 +545,11 @@ impl<C: Compute> EngineLoop<C> {
                     if !sequence.is_prefill {
                         self.turns.charge(sequence.answer.client(), 1);
                     }
-                    strategy.commit(sequence)
+                    let outcome = strategy.commit(sequence);
+                    if let Some(drafter) = strategy.drafter() {
+                        self.drafts.learn(drafter);
+                    }
+                    outcome
                 }
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
