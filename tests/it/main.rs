@@ -105,6 +105,7 @@ mod sounds;
 mod source;
 #[cfg(feature = "otel")]
 mod spans;
+mod stored_prefixes;
 mod stored_responses;
 mod structure;
 mod support;

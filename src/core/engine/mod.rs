@@ -27,12 +27,15 @@ mod lab_result;
 mod limits;
 mod pooled_output;
 mod pooling;
+mod prefix_order;
+mod prefix_store;
 mod recorder;
 mod rejected;
 mod remasking;
 mod request;
 mod scheduler;
 mod sequence;
+mod slots;
 mod start;
 pub mod stats;
 mod strategy;
@@ -60,9 +63,12 @@ pub use lab_result::{
 pub use limits::Limits;
 pub use pooled_output::PooledOutput;
 pub use pooling::Passage;
+pub use prefix_order::SlotError;
+pub use prefix_store::{PrefixStoreOptions, StoreCounts};
 pub use rejected::Rejected;
 pub use remasking::Remasking;
 pub use request::{Request, StopConditions};
+pub use slots::{SlotFailure, SlotFile};
 pub use start::{LoadedModel, StartError, start};
 pub use thinking::Thinking;
 

@@ -28,9 +28,11 @@ use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod prefixes;
 mod rows;
 mod step_results;
 
+pub(super) use prefixes::Prefixes;
 use rows::{StepSink, deliver};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
@@ -94,6 +96,8 @@ pub(super) struct EngineLoop<C> {
     unloaded: Vec<usize>,
     /// Adapters that were freed.
     freed: Vec<usize>,
+    /// What outlives the KV cache.
+    prefixes: Prefixes,
 }
 
 /// Whether an adapter is on for a request with these scales.
@@ -126,11 +130,19 @@ impl<C: Compute> EngineLoop<C> {
             captured_rows: Vec::new(),
             unloaded: Vec::new(),
             freed: Vec::new(),
+            prefixes: Prefixes::default(),
         }
     }
 
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
+    }
+
+    /// This engine loop, with what outlives the KV cache.
+    pub(super) fn keeping(mut self, prefixes: Prefixes) -> Self {
+        self.prefixes = prefixes;
+        self.prefixes.slots = vec![None; self.limits.n_parallel];
+        self
     }
 
     /// This engine loop, reporting its work to `stats`.
@@ -174,9 +186,9 @@ impl<C: Compute> EngineLoop<C> {
             if self.is_idle() {
                 self.report();
                 self.model.park_threads();
-                match orders.blocking_recv() {
+                match self.next_order(&mut orders) {
                     Some(order) => self.follow(order),
-                    None => return,
+                    None => return self.spill_rest(),
                 }
             }
             while let Ok(order) = orders.try_recv() {
@@ -184,6 +196,22 @@ impl<C: Compute> EngineLoop<C> {
             }
             self.step();
             self.report();
+        }
+    }
+
+    /// Waits for an order, and meanwhile does what steps leave undone.
+    fn next_order(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<Order> {
+        loop {
+            match orders.try_recv() {
+                Ok(order) => return Some(order),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                Err(mpsc::error::TryRecvError::Empty) => {}
+            }
+            match self.work_in_idle() {
+                None => return orders.blocking_recv(),
+                Some(true) => {}
+                Some(false) => std::thread::sleep(prefixes::NAP),
+            }
         }
     }
 
@@ -199,9 +227,14 @@ impl<C: Compute> EngineLoop<C> {
                 let _ = submitted.caller.events.send(Event::Failed(failure));
             }
             Order::AddAdapter(adapter, answer) => {
+                let added = self.model.add_adapter(&adapter);
+                if added.is_ok() {
+                    self.prefixes.adapters.push(adapter.stamp());
+                }
                 // Who asked may have left.
-                let _ = answer.send(self.model.add_adapter(&adapter));
+                let _ = answer.send(added);
             }
+            Order::Prefix(order) => self.follow_prefix(order),
             Order::RemoveAdapter(id) => self.unloaded.push(id),
         }
     }
@@ -236,6 +269,7 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn step(&mut self) {
         self.reap();
         self.encode();
+        self.restore();
         self.admit();
         // Progress of requests that became active.
         self.deliver_unless_held();
@@ -243,7 +277,8 @@ impl<C: Compute> EngineLoop<C> {
             return;
         }
         self.n_steps = self.n_steps.wrapping_add(1);
-        self.stats.set_step(Some(Instant::now()));
+        let began = Instant::now();
+        self.stats.set_step(Some(began));
         let step = AssertUnwindSafe(|| {
             if !self.active.is_empty() {
                 self.run();
@@ -262,6 +297,8 @@ impl<C: Compute> EngineLoop<C> {
         }
         self.deliver_unless_held();
         self.stats.set_step(None);
+        self.spill_after(began.elapsed());
+        self.save_some();
     }
 
     /// Delivers the events of all requests, unless that can wait until devices compute the next pass.
