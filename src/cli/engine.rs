@@ -4,12 +4,13 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use lab_base::ggml::end_process;
+use lab_core::engine::Handle;
 use lab_core::models::ModelSource;
 use lab_server::http::transport;
 use lab_server::served::ServedModel;
@@ -61,7 +62,8 @@ fn scale(text: &str) -> Result<(usize, f32), String> {
 pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     args.serve.is_shared = args.shared_ctx;
     lab_base::ggml::return_large_memory();
-    end_with_server(args.socket.clone())?;
+    let engine = Arc::new(OnceLock::new());
+    end_with_server(args.socket.clone(), Arc::clone(&engine))?;
     let runtime = transport::runtime()?;
     // The server ends this process. If a service manager signals all processes of a service, the server first completes
     // running requests, so signals are ignored here.
@@ -80,6 +82,8 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
         }
     };
     let ready = LoadReport::ready(&served);
+    // It is set once.
+    let _ = engine.set(served.handle.clone());
     let pool = Pool::of_engine(served, source, args.serve.strictness());
     let pool = Arc::new(pool);
     end_with_files(&pool)?;
@@ -116,11 +120,14 @@ fn report(report: &LoadReport) -> Result<(), Failure> {
     output::line(serde_json::to_string(report)?)
 }
 
-/// Ends this process at once when its standard input closes.
-fn end_with_server(socket: PathBuf) -> std::io::Result<()> {
+/// Ends this process when its standard input closes: at once, or when its prefix cache is written.
+fn end_with_server(socket: PathBuf, engine: Arc<OnceLock<Handle>>) -> std::io::Result<()> {
     let wait = move || {
         let mut input = std::io::stdin().lock();
         while matches!(input.read(&mut [0; 64]), Ok(1..)) {}
+        if let Some(engine) = engine.get() {
+            engine.flush();
+        }
         if let Some(folder) = socket.parent() {
             let _ = std::fs::remove_file(&socket);
             let _ = std::fs::remove_dir(folder);

@@ -10,7 +10,7 @@ use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::weights::{self, FiniteCheck, TensorType, Value};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::{DiffusionOptions, Limits};
+use lab_core::engine::{DiffusionOptions, Limits, PrefixStoreOptions};
 use lab_core::model::{Model, Options};
 use lab_core::models::mmproj::MmprojChoice;
 use lab_core::models::sampling_defaults::SamplingDefaults;
@@ -26,9 +26,9 @@ use super::output::at;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
 
-/// Metadata key of chat templates; a name may follow.
 /// Maximum number of tokens of a prompt that attend to each other in both directions, unless the context is shorter.
 const MEDIA_BATCH: usize = 2048;
+/// Metadata key of chat templates; a name may follow.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 /// Name of the template of `--chat-template-file`.
 const TEMPLATE_OF_FILE: &str = "file";
@@ -609,7 +609,13 @@ pub(super) fn start_engine(
         true => ProgressBar::hidden(),
         false => progress_bar("loading", &opened.name),
     };
-    let served = ServedModel::start(opened, options, limits, Box::new(shown_by(&bar)));
+    let served = ServedModel::start(
+        opened,
+        options,
+        limits,
+        PrefixStoreOptions::default(),
+        Box::new(shown_by(&bar)),
+    );
     bar.finish_and_clear();
     Ok(served?)
 }

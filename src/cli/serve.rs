@@ -16,7 +16,7 @@ use lab_base::util::wording::bytes;
 use lab_core::arch::nearest;
 use lab_core::artifacts::store::{self, ArtifactStore};
 use lab_core::artifacts::vectors::VectorStore;
-use lab_core::engine::{Limits, StartError, ends_in_vectors};
+use lab_core::engine::{Limits, PrefixStoreOptions, StartError, ends_in_vectors};
 use lab_core::model::{self, Options};
 use lab_core::models::lora::AdapterSource;
 use lab_core::models::{self, ModelSource, OpenedModel};
@@ -36,8 +36,12 @@ use super::{Failure, engine_process, output, service_manager};
 
 /// The tables of the configuration file with the options of single models: `[per_model.NAME]`.
 pub(super) const PER_MODEL: &str = "per_model";
+/// Time for an engine process to write its prefix cache when it ends.
+const CACHE_TIME: Duration = Duration::from_secs(20);
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
+/// Recurrent-state checkpoints of a model, unless an option says otherwise.
+pub(super) const CHECKPOINTS: usize = 16;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -114,8 +118,22 @@ pub(super) struct Args {
     /// for each parallel request
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     cache: Option<u64>,
+    /// Folder in which prefixes are kept that leave the KV cache, also for the next server; it is made if it is not there; whoever
+    /// can write to it can change completions; default: none
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Maximum size of the files in `--cache-dir` together, in bytes: the least recently used are removed for new ones
+    #[arg(long, default_value = "50G", value_name = "BYTES", value_parser = byte_count)]
+    cache_disk: u64,
+    /// Maximum size of prefixes that leave the KV cache and are kept in memory, for each model, in bytes; of use where the KV
+    /// cache is on a GPU; 0 = none
+    #[arg(long, default_value = "0", value_name = "BYTES", value_parser = byte_count)]
+    cache_host: u64,
+    /// Folder of the files to which clients save the prefixes of slots (`POST /slots/{id}?action=save`); default: they cannot
+    #[arg(long, value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    #[arg(long, default_value_t = CHECKPOINTS, value_name = "N")]
     checkpoints: usize,
     /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more; default: 128,
     /// with layers on GPUs or RPC workers 512
@@ -603,11 +621,12 @@ fn pool_of(
 /// The files and batches of clients, for a server with these options.
 fn batches(args: &Args, kept: &Path) -> Result<BatchStore, Failure> {
     let folder = args.files.clone().unwrap_or_else(|| kept.join("files"));
+    let place = folder.display().to_string();
     let files = FileStore::open(folder, args.file_bytes);
     // One sequence is always left for other requests.
     let n_turns = args.parallel.saturating_sub(1).max(1);
     let batches = files.and_then(|files| BatchStore::open(files, n_turns));
-    batches.map_err(|e| anyhow::anyhow!("--files: {e}"))
+    batches.map_err(|e| anyhow::anyhow!("--files {place}: {e}"))
 }
 
 /// The vectors that requests may name, for a server with these options.
@@ -674,6 +693,10 @@ fn start_process(
         command: engine_process::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
+        end_time: match (&args.cache_dir, args.cache_host) {
+            (None, _) => Duration::ZERO,
+            _ => CACHE_TIME,
+        },
         on_line: engine_process::relay(wanted.name),
     };
     EngineProcess::start(wanted.name, launch, &mut *wanted.progress)
@@ -709,7 +732,14 @@ pub(super) fn start(
     let (options, limits) = settings_of(args, &opened, false)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
-    let mut served = ServedModel::start(opened, options, limits, progress)?;
+    let store = PrefixStoreOptions {
+        folder: args.cache_dir.clone(),
+        disk_bytes: args.cache_disk,
+        host_bytes: args.cache_host,
+        slots: args.slot_save_path.clone(),
+        identity: source.stamp().map_or([0; 32], |stamp| stamp.digest()),
+    };
+    let mut served = ServedModel::start(opened, options, limits, store, progress)?;
     served.artifacts = Some(artifacts);
     served.media_access = Arc::new(media_access);
     served.vectors = vectors;

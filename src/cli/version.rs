@@ -22,7 +22,7 @@ const FEATURES: &[&str] = &[
 
 /// Tells the packages below of the program.
 pub(super) fn register() {
-    set_program(env!("BENCH_COMMIT"), FEATURES);
+    set_program(env!("PROGRAM_COMMIT"), FEATURES);
 }
 
 /// Of `--version`. The first line has the version alone, for scripts.

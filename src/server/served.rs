@@ -22,7 +22,8 @@ use lab_core::arch::{ArchDef, Mode};
 use lab_core::artifacts::store::ArtifactStore;
 use lab_core::artifacts::vectors::VectorStore;
 use lab_core::engine::{
-    self, Failure, Handle, Limits, LoadedModel, PooledOutput, StartError, Unsupported,
+    self, Failure, Handle, Limits, LoadedModel, PooledOutput, PrefixStoreOptions, StartError,
+    Unsupported,
 };
 use lab_core::model::{self, MediaTowers, Model, Options};
 use lab_core::models::lora::Adapter;
@@ -379,7 +380,8 @@ impl ServedMedia {
 pub type Progress = Box<dyn FnMut(u64, u64) + Send>;
 
 impl ServedModel {
-    /// Loads a model and starts its engine.
+    /// Loads a model and starts its engine. `store`: where prefixes are kept besides the KV cache, with what identifies the files
+    /// of the model.
     ///
     /// # Errors
     /// The vocabulary, the template or the weights cannot be used, or memory is missing.
@@ -387,6 +389,7 @@ impl ServedModel {
         opened: OpenedModel,
         mut options: Options,
         limits: Limits,
+        mut store: PrefixStoreOptions,
         mut progress: Progress,
     ) -> Result<Self, ServeError> {
         let OpenedModel {
@@ -445,7 +448,8 @@ impl ServedModel {
         });
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
-        let started = engine::start(Arc::new(tokenizer), limits, move || {
+        store.identity = identity_of_values(&store.identity, &identity, &plan, &options);
+        let started = engine::start(Arc::new(tokenizer), limits, store, move || {
             let of_towers = Options {
                 embeddings: false,
                 ..options.clone()
@@ -601,6 +605,31 @@ impl ServedModel {
     pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
         Ok(self.handle.tokenizer().encode(text, true, false)?)
     }
+}
+
+/// Identifies what the values in the KV cache depend on, besides tokens and adapters. Sizes that only say how much is cached at a
+/// time change nothing.
+fn identity_of_values(
+    files: &[u8; 32],
+    identity: &Identity,
+    plan: &Plan,
+    options: &Options,
+) -> [u8; 32] {
+    let options = Options {
+        n_ctx: 0,
+        n_seqs: 0,
+        n_checkpoints: 0,
+        n_outputs: 0,
+        n_threads: 0,
+        ..options.clone()
+    };
+    let (version, ggml) = (env!("CARGO_PKG_VERSION"), lab_base::ggml::version());
+    let mut hash = Sha256::new();
+    hash.update(files);
+    hash.update(format!(
+        "{version} {ggml} {identity:?} {plan:?} {options:?}"
+    ));
+    hash.finalize().into()
 }
 
 /// Twelve hexadecimal digits that differ if anything differs on which results depend.

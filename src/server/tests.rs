@@ -39,7 +39,14 @@ fn served() -> ServedModel {
         answer_time: None,
         step_time: None,
     };
-    ServedModel::start(opened, options, limits, Box::new(|_, _| {})).expect("it starts")
+    ServedModel::start(
+        opened,
+        options,
+        limits,
+        Default::default(),
+        Box::new(|_, _| {}),
+    )
+    .expect("it starts")
 }
 
 fn pool(names: &[&'static str], loader: Loader) -> Arc<Pool> {

@@ -159,7 +159,7 @@ fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
         Model::load(plan, &golden.weights, options, &mut |_, _| {})
     };
     let (handle, _thread, _) =
-        engine::start(Arc::new(tokenizer(mask)), limits, load).expect("starts");
+        engine::start(Arc::new(tokenizer(mask)), limits, Default::default(), load).expect("starts");
     handle
 }
 
@@ -259,7 +259,7 @@ fn a_vocabulary_without_a_mask_is_refused() {
         let plan = golden.plan.clone();
         Model::load(plan, &golden.weights, goldens::options(), &mut |_, _| {})
     };
-    let error = engine::start(Arc::new(tokenizer), limits, load)
+    let error = engine::start(Arc::new(tokenizer), limits, Default::default(), load)
         .err()
         .expect("refused");
     assert!(

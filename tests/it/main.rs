@@ -74,6 +74,7 @@ mod native;
 mod observability;
 mod ollama;
 mod outputs;
+mod packages;
 mod page;
 mod patching;
 mod peers;
@@ -104,6 +105,7 @@ mod sounds;
 mod source;
 #[cfg(feature = "otel")]
 mod spans;
+mod stored_prefixes;
 mod stored_responses;
 mod structure;
 mod support;

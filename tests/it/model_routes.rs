@@ -181,6 +181,7 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         | "/api/chat" => {
             json!({ "model": "default", "max_tokens": 1, "messages": [{ "role": "user", "content": "1" }] })
         }
+        "/slots/{id}" => json!({ "filename": "a" }),
         "/v1/completions" => json!({ "model": "default", "prompt": "1", "max_tokens": 1 }),
         "/v1/lab/run" => json!({ "messages": [{ "role": "user", "content": "1" }], "lab": {} }),
         "/v1/lab/patch" => {

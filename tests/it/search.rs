@@ -95,7 +95,8 @@ fn contrastive_search_equals_a_full_search() {
         step_time: None,
     };
     let load = || Ok::<_, String>(load(options()));
-    let (handle, _thread, _) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");
+    let (handle, _thread, _) =
+        engine::start(Arc::new(tokenizer), limits, Default::default(), load).expect("it starts");
     for alpha in [0.3, 0.6] {
         let request = |penalty_alpha| Request {
             sampling: Params {

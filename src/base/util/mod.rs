@@ -1,8 +1,9 @@
 //! Tools that do not depend on models: work on all cores, measurements, locks, moments and distances of rows of numbers,
-//! random numbers, formatting of numbers and lists, files that are read whole or written, the clock.
+//! random numbers, threads in the background, formatting of numbers and lists, files that are read whole or written, the clock.
 
 pub mod appended_lines;
 pub mod atomic_file;
+pub mod background;
 pub mod clock;
 pub mod directions;
 pub mod distances;

@@ -9,7 +9,7 @@ mod requests;
 use clap::Args as ClapArgs;
 
 use lab_base::util::measure::read_bandwidth;
-use lab_core::engine::Limits;
+use lab_core::engine::{Limits, PrefixStoreOptions};
 use lab_core::model::Options;
 use lab_core::models::OpenedModel;
 use lab_server::served::ServedModel;
@@ -195,7 +195,13 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
         n_prefill: options.n_ctx_seq,
         ..local_limits(&options, options.n_seqs)
     };
-    let served = ServedModel::start(opened, options, limits, Box::new(|_, _| {}))?;
+    let served = ServedModel::start(
+        opened,
+        options,
+        limits,
+        PrefixStoreOptions::default(),
+        Box::new(|_, _| {}),
+    )?;
     args.decode()
         .map(|case| RequestMeasurement::measure(&served, case, args.repeat))
         .collect()

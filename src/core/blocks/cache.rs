@@ -110,12 +110,16 @@ impl CacheOptions {
         self.first_visible(q).min(end)..end
     }
 
-    /// The mask value of a visible key: 0, or minus the distance for a linear bias (ALiBi).
+    /// Whether the mask values of visible keys differ: with a linear bias (ALiBi).
+    pub fn is_biased(&self) -> bool {
+        self.alibi != 0.0
+    }
+
+    /// The mask value of a visible key: 0, or minus the distance for a linear bias.
     pub fn mask(&self, q: u32, k: u32) -> f32 {
-        if self.alibi == 0.0 {
-            0.0
-        } else {
-            -(q.abs_diff(k) as f32)
+        match self.is_biased() {
+            true => -(q.abs_diff(k) as f32),
+            false => 0.0,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::model::CacheMiss;
 use crate::plan::Media;
 use lab_base::chat::stop_buffer::{Released, StopBuffer};
 use lab_base::tokenizer::Tokenizer;
@@ -186,6 +187,15 @@ impl AnswerStream {
                 let first = *progress;
                 self.send(Event::Progress(first));
             }
+        }
+    }
+
+    /// Notes what was found of the prompt before its first step: tokens from the host's memory and from files, and why not more was
+    /// in the KV cache and in the store of prefixes.
+    pub(super) fn looked_up(&mut self, restored: [usize; 2], misses: [CacheMiss; 2]) {
+        if self.started.is_none() {
+            self.usage.restored = restored;
+            [self.usage.cache_miss, self.usage.store_miss] = misses;
         }
     }
 

@@ -242,6 +242,10 @@ impl Strategy for AutoregressiveStrategy {
         Ok(None)
     }
 
+    fn drafter(&mut self) -> Option<&mut Drafter> {
+        self.drafter.as_mut()
+    }
+
     fn job(&self, sequence: &Sequence) -> Job {
         Job {
             drafted: self.drafted().len(),

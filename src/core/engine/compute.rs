@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, PassCounts, PassRow, PassSink, SequenceId,
+    NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -37,6 +37,10 @@ pub(super) trait SequenceCache {
         prompt: &[u32],
     );
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix;
+    /// See [`Model::cached_instead`].
+    fn cached_instead(&self, _: SequenceId, _: &[u32]) -> Option<Vec<u32>> {
+        None
+    }
     fn next(&self, sequence: SequenceId) -> u32;
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
     fn release(&mut self, sequence: SequenceId);
@@ -52,6 +56,68 @@ pub(super) trait SequenceCache {
     fn remove_adapter(&mut self, id: usize);
 }
 
+/// The blocks of the prefix cache as bytes. A cache without a layout has none.
+pub(super) trait PrefixBytes {
+    /// See [`Model::prefix_parts`].
+    fn prefix_parts(&mut self, _: &[f32], _: &[u32]) -> Vec<u64> {
+        Vec::new()
+    }
+    /// See [`Model::read_prefix`].
+    fn read_prefix(
+        &mut self,
+        _: &[f32],
+        _: &[u32],
+        _: usize,
+        _: &[u64],
+    ) -> model::Result<PrefixBlocks> {
+        Ok(PrefixBlocks::default())
+    }
+    /// See [`Model::write_prefix`].
+    fn write_prefix(
+        &mut self,
+        _: &[f32],
+        _: &[u32],
+        _: &PrefixBlocks,
+        _: &[u64],
+    ) -> model::Result<()> {
+        Ok(())
+    }
+    /// See [`Model::erase_prefix`].
+    fn erase_prefix(&mut self, _: &[f32], _: &[u32]) -> usize {
+        0
+    }
+}
+
+impl PrefixBytes for Model {
+    fn prefix_parts(&mut self, scales: &[f32], tokens: &[u32]) -> Vec<u64> {
+        Self::prefix_parts(self, scales, tokens)
+    }
+
+    fn read_prefix(
+        &mut self,
+        scales: &[f32],
+        tokens: &[u32],
+        first: usize,
+        wanted: &[u64],
+    ) -> model::Result<PrefixBlocks> {
+        Self::read_prefix(self, scales, tokens, first, wanted)
+    }
+
+    fn write_prefix(
+        &mut self,
+        scales: &[f32],
+        before: &[u32],
+        blocks: &PrefixBlocks,
+        wanted: &[u64],
+    ) -> model::Result<()> {
+        Self::write_prefix(self, scales, before, blocks, wanted)
+    }
+
+    fn erase_prefix(&mut self, scales: &[f32], tokens: &[u32]) -> usize {
+        Self::erase_prefix(self, scales, tokens)
+    }
+}
+
 /// What a lab request computes besides passes.
 pub(super) trait LabCompute {
     fn captured_rows(&mut self) -> Vec<CapturedRow>;
@@ -61,13 +127,17 @@ pub(super) trait LabCompute {
 }
 
 /// Runs forward passes over the sequences of a cache.
-pub(super) trait Compute: SequenceCache + LabCompute {
+pub(super) trait Compute: SequenceCache + PrefixBytes + LabCompute {
     /// Runs a pass and hands out its rows, in order unless the batch wants the highest logits. A pass that fails may have handed out
     /// some rows before.
     fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
     /// See [`Model::computes_elsewhere`].
     fn computes_elsewhere(&self) -> bool {
+        false
+    }
+    /// Whether the time of a pass says what it costs.
+    fn takes_time(&self) -> bool {
         false
     }
     /// What passes did so far.
@@ -101,6 +171,10 @@ impl Compute for Model {
 
     fn computes_elsewhere(&self) -> bool {
         Self::computes_elsewhere(self)
+    }
+
+    fn takes_time(&self) -> bool {
+        true
     }
 
     fn work(&self) -> PassCounts {
@@ -160,6 +234,10 @@ impl SequenceCache for Model {
 
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
         Self::resume(self, sequence, tokens)
+    }
+
+    fn cached_instead(&self, sequence: SequenceId, tokens: &[u32]) -> Option<Vec<u32>> {
+        Self::cached_instead(self, sequence, tokens)
     }
 
     fn next(&self, sequence: SequenceId) -> u32 {

@@ -2,13 +2,15 @@
 //!
 //! A draft token costs a row of the next pass and nothing else: it is accepted only if the sampler, given the
 //! model's logits, chooses the same token. The distribution of completions is therefore the same as without drafts,
-//! whatever tokens are proposed. Not here: the choice of tokens.
+//! whatever tokens are proposed. Not here: the choice of tokens, and how many draft tokens are worth their rows (`draft_control.rs`).
 
 use std::collections::HashMap;
 
 /// Numbers of last tokens of the sequence that are looked up, the largest first.
 const LENGTHS: [usize; 3] = [4, 3, 2];
 const LONGEST: usize = LENGTHS[0];
+/// Longer equal texts count as this long.
+const LONGEST_MATCH: usize = 16;
 
 /// Drafts the tokens that followed the last occurrence of the sequence's last tokens: prompt lookup (Saxena 2023,
 /// "Prompt Lookup Decoding").
@@ -39,52 +41,69 @@ impl PromptLookup {
         self.tokens.push(token);
     }
 
-    /// Appends at most `n` draft tokens to `out`.
-    fn propose(&self, n: usize, out: &mut Vec<u32>) {
+    /// Appends at most `n` draft tokens to `out`. Returns for how many of the last tokens the sequence was the same before them, at most
+    /// [`LONGEST_MATCH`].
+    fn propose(&self, n: usize, out: &mut Vec<u32>) -> usize {
         let end = self.tokens.len();
         let place = LENGTHS
             .into_iter()
             .find_map(|len| self.places.get(&self.key(len, end)?));
-        if let Some(place) = place {
-            out.extend(self.tokens[*place..].iter().take(n));
-        }
-    }
-}
-
-/// How many tokens to draft, by the success of earlier drafts.
-#[derive(Debug)]
-struct Effort {
-    n: usize,
-    most: usize,
-}
-
-impl Effort {
-    fn new(most: usize) -> Self {
-        Self {
-            n: most.min(4),
-            most,
-        }
-    }
-
-    /// Adapts the number after `accepted` of `drafted` tokens were right.
-    fn learn(&mut self, drafted: usize, accepted: usize) {
-        if drafted == 0 {
-            return;
-        }
-        self.n = match accepted {
-            0 => (self.n / 2).max(1),
-            n if n == drafted => self.n.saturating_mul(2),
-            _ => self.n,
+        let Some(place) = place.copied() else {
+            return 0;
         };
-        self.n = self.n.min(self.most);
+        out.extend(self.tokens[place..].iter().take(n));
+        let before = self.tokens[..place].iter().rev();
+        let same = before.zip(self.tokens.iter().rev());
+        same.take(LONGEST_MATCH).take_while(|(a, b)| a == b).count()
     }
+}
+
+/// How often draft tokens were right, by the number of tokens that were the same before them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Acceptance {
+    /// Of each length the draft tokens that were tried, and those that were right; later ones count more.
+    counts: [(f64, f64); LONGEST_MATCH + 1],
+}
+
+impl Acceptance {
+    /// Share of an earlier draft that still counts after a later one of the same length.
+    const KEPT: f64 = 0.95;
+
+    fn count(&mut self, outcome: DraftOutcome) {
+        for at in 0..outcome.n_drafted.min(outcome.n_accepted + 1) {
+            let (tried, right) = &mut self.counts[(outcome.len + at).min(LONGEST_MATCH)];
+            *tried = *tried * Self::KEPT + 1.0;
+            *right = *right * Self::KEPT + f64::from(u8::from(at < outcome.n_accepted));
+        }
+    }
+
+    /// The share that is expected to be right after `len` equal tokens, where it was `before` elsewhere.
+    fn share(&self, len: usize, before: f64) -> f64 {
+        const WEIGHT: f64 = 2.0;
+        let (tried, right) = self.counts[len.min(LONGEST_MATCH)];
+        (right + WEIGHT * before) / (tried + WEIGHT)
+    }
+}
+
+/// What became of the draft of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DraftOutcome {
+    /// Number of equal tokens before it.
+    len: usize,
+    n_drafted: usize,
+    n_accepted: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Drafter {
     lookup: PromptLookup,
-    effort: Effort,
+    /// Maximum number of tokens of a step.
+    most: usize,
     tokens: Vec<u32>,
+    /// Number of equal tokens before the draft.
+    len: usize,
+    own: Acceptance,
+    outcome: Option<DraftOutcome>,
 }
 
 impl Drafter {
@@ -94,8 +113,11 @@ impl Drafter {
         prompt.iter().for_each(|token| lookup.push(*token));
         Self {
             lookup,
-            effort: Effort::new(most),
+            most,
             tokens: Vec::new(),
+            len: 0,
+            own: Acceptance::default(),
+            outcome: None,
         }
     }
 
@@ -105,11 +127,21 @@ impl Drafter {
 
     pub(super) fn propose(&mut self, n: usize) {
         self.tokens.clear();
-        self.lookup.propose(n.min(self.effort.n), &mut self.tokens);
+        self.len = self.lookup.propose(n.min(self.most), &mut self.tokens);
     }
 
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// For each draft token how likely it is that it and all before it are right. `all` is how often those of all sequences were.
+    pub(super) fn odds<'a>(&'a self, all: &'a Acceptance) -> impl Iterator<Item = f64> + 'a {
+        const FIRST: f64 = 0.5;
+        let mut odds = 1.0;
+        (self.len..).take(self.tokens.len()).map(move |len| {
+            odds *= self.own.share(len, all.share(len, FIRST));
+            odds
+        })
     }
 
     /// Keeps only the first `n` draft tokens, which the pass reads.
@@ -119,8 +151,22 @@ impl Drafter {
 
     /// Ends the draft of this step, of which `n_accepted` tokens were accepted.
     pub(super) fn learn(&mut self, n_accepted: usize) {
-        self.effort.learn(self.tokens.len(), n_accepted);
+        let outcome = DraftOutcome {
+            len: self.len,
+            n_drafted: self.tokens.len(),
+            n_accepted,
+        };
+        self.own.count(outcome);
+        self.outcome = Some(outcome);
         self.tokens.clear();
+    }
+
+    /// Adds what became of the last draft to that of all sequences, once.
+    pub(super) fn report(&mut self, all: &mut Acceptance) {
+        self.outcome
+            .take()
+            .into_iter()
+            .for_each(|outcome| all.count(outcome));
     }
 }
 
@@ -172,14 +218,28 @@ mod tests {
     }
 
     #[test]
-    fn effort_follows_success() {
-        let mut effort = Effort::new(16);
-        effort.learn(4, 4);
-        assert_eq!(effort.n, 8);
-        effort.learn(8, 3);
-        assert_eq!(effort.n, 8);
-        (0..9).for_each(|_| effort.learn(8, 0));
-        assert_eq!(effort.n, 1);
-        assert_eq!(Effort::new(0).n, 0);
+    fn odds_follow_what_became_of_drafts_after_as_many_equal_tokens() {
+        let mut all = Acceptance::default();
+        let text = [1, 2, 3, 4, 5, 6, 1, 2, 3];
+        let odds = |drafter: &Drafter, all: &Acceptance| drafter.odds(all).collect::<Vec<f64>>();
+        let mut drafter = Drafter::new(&text, 4);
+        drafter.propose(4);
+        assert_eq!(drafter.tokens(), [4, 5, 6, 1]);
+        assert_eq!(odds(&drafter, &all), [0.5, 0.25, 0.125, 0.0625]);
+        drafter.learn(1);
+        drafter.report(&mut all);
+        drafter.propose(4);
+        let after = odds(&drafter, &all);
+        assert!(after[0] > 0.75 && after[1] / after[0] < 0.25, "{after:?}");
+        assert!((after[2] / after[1] - 0.5).abs() < 1e-9, "{after:?}");
+        // Other sequences learn from it, and less.
+        let mut other = Drafter::new(&text, 4);
+        other.propose(4);
+        let of_other = odds(&other, &all);
+        assert!(of_other[0] > 0.5 && of_other[0] < after[0], "{of_other:?}");
+        // Each draft counts once.
+        let before = all.counts;
+        drafter.report(&mut all);
+        assert_eq!(before, all.counts);
     }
 }

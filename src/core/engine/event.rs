@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::model;
+use crate::model::{self, CacheMiss};
 use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
 
@@ -61,6 +61,12 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Tokens of the prompt that were in the prefix cache.
     pub cached_tokens: usize,
+    /// Of these, tokens that came from the host's memory and from files.
+    pub restored: [usize; 2],
+    /// Why not more was in the KV cache.
+    pub cache_miss: CacheMiss,
+    /// Why not more was in the store of prefixes.
+    pub store_miss: CacheMiss,
     /// Tokens of the prompt that stand for pictures.
     pub image_tokens: usize,
     /// Tokens of the prompt that stand for sounds.
@@ -88,6 +94,17 @@ impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
+        for (own, other) in self.restored.iter_mut().zip(other.restored) {
+            *own += other;
+        }
+        for (own, other) in [
+            (&mut self.cache_miss, other.cache_miss),
+            (&mut self.store_miss, other.store_miss),
+        ] {
+            if *own == CacheMiss::None {
+                *own = other;
+            }
+        }
         self.image_tokens += other.image_tokens;
         self.audio_tokens += other.audio_tokens;
         self.completion_tokens += other.completion_tokens;

@@ -1,5 +1,6 @@
 //! The interface to the engine thread. Requests are checked here, before they are queued.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -45,6 +46,8 @@ pub struct Handle {
     pub(super) pooled: Result<PoolingModel, &'static str>,
     pub(super) points: Arc<Points>,
     pub(super) stats: Arc<Stats>,
+    /// The folder of the files that clients name, and the maximum size of all of them.
+    pub(super) slots: Option<(PathBuf, u64)>,
 }
 
 /// How the model of an engine decodes.

@@ -57,6 +57,8 @@ pub struct Request {
     pub diffusion: Option<DiffusionOptions>,
     /// Requests of a lower number start first.
     pub priority: i64,
+    /// The slot whose prefix a client may save afterwards (`/slots` of llama-server); none: any.
+    pub slot: Option<usize>,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
 }
@@ -90,6 +92,7 @@ impl Request {
             diffusion: None,
             thinking: None,
             priority: 0,
+            slot: None,
             trace: false,
         }
     }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{CachedPrefix, EncodedMedia, SequenceId};
+use crate::model::{CacheMiss, CachedPrefix, EncodedMedia, SequenceId};
 use crate::models::media::PromptMedia;
 
 use super::answer_stream::{AnswerStream, TokenEntry};
@@ -12,6 +12,18 @@ use super::compute::{BLOCK, Compute};
 use super::event::{Event, Failure, FinishReason};
 use super::recorder::Recorder;
 use super::scheduler::Job;
+
+/// What a waiting sequence got from the store of prefixes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Restored {
+    /// Tokens that were in the KV cache before.
+    pub(super) n_before: usize,
+    /// Blocks that came from the host's memory, and from files.
+    pub(super) n_host: usize,
+    pub(super) n_disk: usize,
+    /// Why not more is stored; none if nothing was looked for.
+    pub(super) miss: Option<CacheMiss>,
+}
 
 pub(super) struct Sequence {
     /// The first of its sequence ids in the cache, while it is active.
@@ -44,6 +56,12 @@ pub(super) struct Sequence {
     pub(super) is_changed: bool,
     /// Sequences of a lower number start first.
     pub(super) priority: i64,
+    /// The slot that the client names.
+    pub(super) slot: Option<usize>,
+    /// The reading of its stored prefix that it waits for.
+    pub(super) restoring: Option<u64>,
+    /// What it got from the store; none if that was not asked yet.
+    pub(super) restored: Option<Restored>,
     /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the stop buffer.
@@ -83,6 +101,9 @@ impl Sequence {
             scales,
             is_changed: false,
             priority: 0,
+            slot: None,
+            restoring: None,
+            restored: None,
             n_scored: if answer.scores_prompt() { 0 } else { n_prompt },
             n_reported: n_prompt,
             is_stopped: false,

@@ -17,10 +17,11 @@ use super::capabilities::{
 };
 use super::client::Client;
 use super::diffusion::DiffusionModel;
-use super::engine_loop::EngineLoop;
+use super::engine_loop::{EngineLoop, Prefixes};
 use super::handle::{DecodingKind, Handle, SourceLimits};
 use super::limits::Limits;
 use super::pooling::PoolingModel;
+use super::prefix_store::{PrefixStore, PrefixStoreOptions};
 use super::stats::Stats;
 
 /// What the engine thread tells of the model that it has loaded.
@@ -43,17 +44,20 @@ impl LoadedModel {
     }
 }
 
-/// Starts the engine thread. `load` creates the model there, because models cannot change threads.
+/// Starts the engine thread. `load` creates the model there, because models cannot change threads. `store`: where prefixes are
+/// kept besides the KV cache.
 ///
 /// # Errors
 /// `load` failed, the model cannot answer, or the thread could not be started.
 pub fn start<E: Send + 'static>(
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
+    store: PrefixStoreOptions,
     load: impl FnOnce() -> Result<Model, E> + Send + 'static,
 ) -> Result<(Handle, JoinHandle<()>, LoadedModel), StartError<E>> {
     let (queue, requests) = mpsc::unbounded_channel();
     let (ready, loaded) = std::sync::mpsc::sync_channel(1);
+    let slots = store.slots.clone().map(|path| (path, store.disk_bytes));
     let for_thread = Arc::clone(&tokenizer);
     let stats = Arc::<Stats>::default();
     let reported = Arc::clone(&stats);
@@ -73,6 +77,13 @@ pub fn start<E: Send + 'static>(
                 let points = Arc::clone(model.points());
                 let points_of_loop = Arc::clone(&points);
                 let loaded = LoadedModel::of(&model);
+                let layout = model.prefix_layout();
+                let stamps = model.adapters().iter().map(|adapter| adapter.stamp);
+                let kept = layout.clone().and_then(|of| PrefixStore::open(&store, of));
+                if let Some(kept) = &kept {
+                    reported.set_store(kept.counter());
+                }
+                let prefixes = Prefixes::new(kept, layout, store.identity, stamps.collect());
                 let made = kind
                     .map_err(StartError::Unfit)
                     .map(|kind| (kind, pooled, adapters, points, loaded));
@@ -82,7 +93,7 @@ pub fn start<E: Send + 'static>(
                 }
                 if kind.is_ok() {
                     let engine = EngineLoop::new(model, for_thread, limits);
-                    let engine = engine.with_points(points_of_loop);
+                    let engine = engine.with_points(points_of_loop).keeping(prefixes);
                     engine.reporting(reported).serve(requests);
                 }
             }
@@ -105,6 +116,7 @@ pub fn start<E: Send + 'static>(
                 pooled,
                 points,
                 stats,
+                slots,
             },
             thread,
             loaded_model,

@@ -4,12 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
 
 use super::event::{FinishReason, Usage};
+use super::prefix_store::StoreCounts;
 use crate::model::PassCounts;
 
 /// Upper bounds of the histogram of the time to the first token, in seconds.
@@ -125,7 +126,6 @@ pub struct EngineLoad {
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of an engine since its start.
-        #[derive(Debug)]
         pub struct Stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// Time from the arrival of a request to its first token.
@@ -144,6 +144,9 @@ macro_rules! counters {
             pub completion_lengths: Histogram,
             clients: Mutex<BTreeMap<Arc<str>, ClientCounts>>,
             now: Mutex<EngineLoad>,
+            /// Numbers of lookups by tier and result.
+            lookups: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+            store: OnceLock<Box<dyn Fn() -> StoreCounts + Send + Sync>>,
             work: Mutex<PassCounts>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
@@ -162,6 +165,8 @@ macro_rules! counters {
                     completion_lengths: Histogram::new(&TOKENS),
                     clients: Mutex::default(),
                     now: Mutex::default(),
+                    lookups: Mutex::default(),
+                    store: OnceLock::new(),
                     work: Mutex::default(),
                     step: Mutex::default(),
                 }
@@ -186,6 +191,10 @@ counters! {
     prompt_tokens,
     /// Tokens of prompts that were in the prefix cache.
     cached_tokens,
+    /// Tokens of prompts whose blocks came back from the host's memory.
+    host_tokens,
+    /// Tokens of prompts whose blocks came back from files.
+    disk_tokens,
     completion_tokens,
     /// Draft tokens that were read.
     drafted_tokens,
@@ -215,6 +224,31 @@ impl Stats {
 
     pub(super) fn set_work(&self, work: PassCounts) {
         *lock(&self.work) = work;
+    }
+
+    /// Counts a lookup of a prompt in a tier of the prefix cache, by the reason why not more was found.
+    pub(super) fn count_lookup(&self, tier: &'static str, reason: &'static str) {
+        *lock(&self.lookups).entry((tier, reason)).or_default() += 1;
+    }
+
+    /// The numbers of lookups of prompts, by tier of the prefix cache and by the reason why not more was found.
+    pub fn lookups(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        lock(&self.lookups).clone()
+    }
+
+    pub(super) fn count_restored(&self, n_host: usize, n_disk: usize) {
+        count(&self.host_tokens, n_host);
+        count(&self.disk_tokens, n_disk);
+    }
+
+    pub(super) fn set_store(&self, store: Box<dyn Fn() -> StoreCounts + Send + Sync>) {
+        // An engine has one store.
+        let _ = self.store.set(store);
+    }
+
+    /// What the store of prefixes has and did; none if there is no store.
+    pub fn store(&self) -> Option<StoreCounts> {
+        self.store.get().map(|counts| counts())
     }
 
     /// Time since the current step began; none between steps.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::model::Batch;
 use lab_sampling::TopLogits;
 
+use super::draft::Drafter;
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
@@ -58,6 +59,11 @@ pub(super) trait Strategy: Send {
     /// Chooses the tokens of the next step beyond the pending ones: forced and draft tokens.
     fn prepare(&mut self, _sequence: &mut Sequence) -> StepOutcome {
         Ok(None)
+    }
+
+    /// What drafts its tokens, if anything does.
+    fn drafter(&mut self) -> Option<&mut Drafter> {
+        None
     }
 
     /// The request as a job of the scheduler.

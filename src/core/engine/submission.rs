@@ -10,6 +10,7 @@ use super::diffusion::DiffusionSettings;
 use super::event_sender::EventSender;
 use super::lab::CompiledLab;
 use super::pooling::PoolingModel;
+use super::prefix_order::PrefixOrder;
 use super::request::Request;
 
 /// What a [`Handle`](super::Handle) sends to the engine thread.
@@ -19,6 +20,8 @@ pub(super) enum Order {
     AddAdapter(Box<Adapter>, Sender<model::Result<()>>),
     /// Frees the adapter of an id once no request uses it.
     RemoveAdapter(usize),
+    /// Works on the prefixes of slots and of the store.
+    Prefix(PrefixOrder),
 }
 
 /// A checked request with its caller.

@@ -26,6 +26,8 @@ pub struct LoadedAdapter {
     pub path: PathBuf,
     /// The scale of sequences that set none.
     pub scale: f32,
+    /// Identifies the files from which it was loaded.
+    pub stamp: [u8; 32],
     /// Bytes that are used in place in its files, and bytes that are copied.
     bytes: [u64; 2],
 }
@@ -144,6 +146,7 @@ impl ModelAdapters {
             out.all.push(LoadedAdapter {
                 path: adapter.path.clone(),
                 scale: adapter.scale,
+                stamp: adapter.stamp(),
                 bytes: [mapped, copied],
             });
         }
@@ -280,7 +283,7 @@ impl ModelAdapters {
 }
 
 /// Identifies these scales; empty if all adapters are off. Adapters that are loaded later, and are off, change nothing.
-fn key(scales: impl Iterator<Item = f32>) -> Vec<u32> {
+pub(super) fn key(scales: impl Iterator<Item = f32>) -> Vec<u32> {
     // Makes both zeros equal.
     let mut bits: Vec<u32> = scales.map(|scale| (scale + 0.0).to_bits()).collect();
     let n_kept = bits

@@ -28,8 +28,16 @@ impl Model {
             n_cached: self.after_source(sequence, n_cached),
             n_known: resumed.n_known.saturating_sub(n_source),
             has_source: n_source > 0 && n_cached >= n_source,
-            ..resumed
+            miss: resumed.miss.after(n_source),
         }
+    }
+
+    /// The tokens that are cached in the place of the first ones of `tokens` that are not, up to the end of a KV block; none if
+    /// nothing is cached there, or if tokens are media or follow a source.
+    pub fn cached_instead(&self, sequence: SequenceId, tokens: &[u32]) -> Option<Vec<u32>> {
+        let is_text = !self.media.contains_key(&sequence) && self.sources.of(sequence).is_empty();
+        let found = is_text.then(|| self.block_manager.cached_instead(sequence, tokens))??;
+        Some(found.to_vec())
     }
 
     /// Converts the position `next` in the cache, at which a sequence continues, to a position among its tokens. A

@@ -1,8 +1,9 @@
 //! Splits a batch into passes in the token order that recurrent states and attention over runs need: sequences of
 //! equal length together, each sequence by itself.
 
-use std::collections::HashMap;
 use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use crate::blocks::SequenceGroup;
 
@@ -71,7 +72,7 @@ impl SubBatch {
 /// The tokens of each sequence of a batch, by their indices in it.
 fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
     let mut sequences: Vec<(SequenceId, Vec<usize>)> = Vec::new();
-    let mut known: HashMap<SequenceId, usize> = HashMap::new();
+    let mut known: FxHashMap<SequenceId, usize> = FxHashMap::default();
     for (i, (sequence, _)) in batch.positions.iter().enumerate() {
         let at = *known.entry(*sequence).or_insert(sequences.len());
         match sequences.get_mut(at) {
@@ -84,7 +85,7 @@ fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
 
 /// Checks that the tokens of every sequence are consecutive from `next` on, the position at which it continues.
 pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Result<()> {
-    let mut expected: HashMap<SequenceId, u32> = HashMap::new();
+    let mut expected: FxHashMap<SequenceId, u32> = FxHashMap::default();
     for &(sequence, found) in &batch.positions {
         let expected = expected.entry(sequence).or_insert_with(|| next(sequence));
         if found != *expected {
@@ -117,7 +118,7 @@ pub(super) fn by_sequence(
             output.saturating_sub(1)
         })
         .collect();
-    sequences.sort_by_key(|(id, tokens)| {
+    sequences.sort_by_cached_key(|(id, tokens)| {
         let (class, place) = place(*id, tokens.len());
         (alone(*id), class, place, tokens.len())
     });

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 /// Name of the default model.
 pub const DEFAULT_MODEL: &str = "tiny-chat";
 
@@ -37,6 +39,18 @@ pub enum ModelSource {
 pub struct FileStamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
 
 impl FileStamp {
+    /// A hash of the files' names, without their folders, of their sizes and times of change.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for (path, bytes, time) in &self.0 {
+            let name = path.file_name().unwrap_or_default();
+            let since = time.duration_since(std::time::UNIX_EPOCH);
+            let nanos = since.map_or(0, |since| since.as_nanos());
+            hash.update(format!("{name:?} {bytes} {nanos}\n"));
+        }
+        hash.finalize().into()
+    }
+
     /// The time of the last change.
     pub fn modified(&self) -> Option<std::time::SystemTime> {
         self.0.iter().map(|(.., time)| *time).max()

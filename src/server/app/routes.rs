@@ -15,7 +15,7 @@ use super::route::{ResponseDoc, Route};
 use crate::endpoints::{
     adapters, anthropic, batches, chat, completions, diagram, embeddings, health, infill, lab,
     llama_server, metrics, models, ollama, pooling, props, quit, render, rerank, responses,
-    sampling, tokens, transcriptions,
+    sampling, slots, tokens, transcriptions,
 };
 use crate::http::api_keys::Role;
 use crate::http::context::STATES;
@@ -125,6 +125,9 @@ routes! {
         => ResponseDoc { status: "202", ..ANY };
     Loaded: get "/props", props::props, "The state and the settings of a model, and its chat template." => OF_MODEL;
     Loaded: get "/slots", props::slots, "The active sequences of a model." => OF_MODEL;
+    Model: post "/slots/{id}", slots::slot,
+        "Saves the last prefix of a slot to a file (`action=save`), restores it from one or erases it.", slots::SlotFields::documented
+        => ResponseDoc { keys: &["id_slot"], ..OF_MODEL };
     Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus."
         => file(&["text/plain"]);
     Model: get "/v1/lab/points", lab::points,
@@ -264,34 +267,43 @@ pub(crate) fn answered_by(method: &Method, path: &str) -> AnsweredBy {
     } else {
         method
     };
-    let is_it =
-        |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
+    let is_it = |route: &&Route| {
+        is_at(route.path, path) && route.method.eq_ignore_ascii_case(method.as_str())
+    };
     let route = ROUTES.iter().find(is_it);
     route.map_or(AnsweredBy::Server, |route| route.owner)
 }
 
+/// Whether a path is that of a route, in which `{NAME}` stands for one part.
+fn is_at(route: &str, path: &str) -> bool {
+    let (mut own, mut found) = (route.split('/'), path.split('/'));
+    loop {
+        match (own.next(), found.next()) {
+            (None, None) => return true,
+            (Some(own), Some(found))
+                if own == found || (own.starts_with('{') && !found.is_empty()) => {}
+            _ => return false,
+        }
+    }
+}
+
 /// The name of a route in metrics and the log: its pattern. What no route has is one, of which there could be any number.
 pub(crate) fn pattern(path: &str) -> &'static str {
-    let is_open = |part: &str| part.starts_with('{');
-    let fits = |route: &&Route| {
-        let (mut own, mut found) = (route.path.split('/'), path.split('/'));
-        loop {
-            match (own.next(), found.next()) {
-                (None, None) => return true,
-                (Some(own), Some(found)) if own == found || (is_open(own) && !found.is_empty()) => {
-                }
-                _ => return false,
-            }
-        }
-    };
+    let all = ROUTES.iter().filter(|route| is_at(route.path, path));
     // The router prefers the route with the fewest open parts.
-    let n_open = |route: &&Route| route.path.split('/').filter(|part| is_open(part)).count();
-    let found = ROUTES.iter().filter(fits).min_by_key(n_open);
-    found.map_or("other", |route| route.path)
+    let n_open = |route: &&Route| {
+        route
+            .path
+            .split('/')
+            .filter(|part| part.starts_with('{'))
+            .count()
+    };
+    all.min_by_key(n_open).map_or("other", |route| route.path)
 }
 
 /// Requests that concern all clients.
-const OF_ADMIN: [(Method, &str); 10] = [
+const OF_ADMIN: [(Method, &str); 11] = [
+    (Method::POST, slots::ROUTE),
     (Method::POST, "/quit"),
     (Method::POST, "/models/load"),
     (Method::POST, "/models/unload"),
@@ -313,7 +325,7 @@ pub(crate) fn needs(method: &Method, path: &str) -> Option<Role> {
     }
     let of_admin = OF_ADMIN
         .iter()
-        .any(|(own, route)| own == method && *route == path);
+        .any(|(own, route)| own == method && is_at(route, path));
     Some(match path {
         _ if of_admin => Role::Admin,
         path if path.starts_with("/v1/lab/") => Role::Lab,
@@ -409,6 +421,8 @@ mod tests {
         }
         let of = |method: Method, path: &str| needs(&method, path);
         assert_eq!(of(Method::POST, "/models/load"), Some(Role::Admin));
+        assert_eq!(of(Method::POST, "/slots/0"), Some(Role::Admin));
+        assert_eq!(of(Method::GET, "/slots"), Some(Role::Use));
         assert_eq!(of(Method::GET, "/models"), Some(Role::Use));
         assert_eq!(of(Method::GET, "/v1/lab/artifacts/1"), Some(Role::Lab));
         assert_eq!(of(Method::POST, "/v1/chat/completions"), Some(Role::Use));

@@ -48,6 +48,10 @@ const METRICS: &[&str] = &[
     "bench_model_loaded gauge Whether a model is loaded.",
     "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
     "bench_operations_total counter Operations of the graphs that ran, without views.",
+    "bench_prefix_lookups_total counter Lookups of prompts, by tier of the prefix cache and by why no more was found (`none`: all was found).",
+    "bench_prefix_restored_tokens_total counter Tokens of prompts whose KV blocks came back from the host's memory or from files.",
+    "bench_prefix_store_bytes gauge Bytes of stored prefixes, in the host's memory and in the folder.",
+    "bench_prefix_store_segments_total counter Segments of prefixes that were written to files, that could not be, and files that were dropped because they did not fit.",
     "bench_preemptions_total counter Times that a request gave its place up for others.",
     "bench_prompt_tokens_total counter Tokens of prompts.",
     "bench_queue_length gauge Requests that wait in the queue.",
@@ -179,6 +183,7 @@ impl MetricsPage {
             self.number("bench_kv_blocks_used", model, used as u64);
             self.number("bench_kv_blocks", model, all as u64);
         }
+        self.prefixes(stats, model);
         self.clients(stats, model);
         for (name, histogram) in [
             ("bench_time_to_first_token_seconds", &stats.first_token),
@@ -192,6 +197,32 @@ impl MetricsPage {
             self.histogram(name, model, histogram);
         }
         self.routed(stats, &now, &model.replacen("model=", "model_name=", 1));
+    }
+
+    /// The prefix cache and what outlives it.
+    fn prefixes(&mut self, stats: &Stats, model: &str) {
+        for ((tier, result), n) in stats.lookups() {
+            let labels = format!("{model},tier=\"{tier}\",result=\"{result}\"");
+            self.number("bench_prefix_lookups_total", &labels, n);
+        }
+        let Some(store) = stats.store() else {
+            return;
+        };
+        for (tier, tokens, bytes) in [
+            ("host", &stats.host_tokens, store.host_bytes),
+            ("disk", &stats.disk_tokens, store.disk_bytes),
+        ] {
+            let labels = format!("{model},tier=\"{tier}\"");
+            let tokens = tokens.load(Ordering::Relaxed);
+            self.number("bench_prefix_restored_tokens_total", &labels, tokens);
+            self.number("bench_prefix_store_bytes", &labels, bytes);
+        }
+        let outcomes = [
+            ("written", store.n_written),
+            ("failed", store.n_failed),
+            ("dropped", store.n_dropped),
+        ];
+        self.outcomes("bench_prefix_store_segments_total", model, &outcomes);
     }
 
     /// What routers between servers read, such as the endpoint picker of the Gateway API: vLLM's names and labels.

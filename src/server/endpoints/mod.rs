@@ -22,6 +22,7 @@ pub(crate) mod render;
 pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod sampling;
+pub(crate) mod slots;
 pub(crate) mod tokens;
 pub(crate) mod tool_forms;
 pub(crate) mod transcriptions;

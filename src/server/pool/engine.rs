@@ -80,7 +80,10 @@ impl LoadedEngine {
     /// Ends the engine and frees its memory. Blocks.
     pub(crate) fn end(self) {
         match self {
-            Self::InProcess(served) => drop(served),
+            Self::InProcess(served) => {
+                served.handle.flush();
+                drop(served);
+            }
             Self::Process(process) => process.end(),
         }
         ggml::release_memory();

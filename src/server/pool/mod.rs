@@ -448,8 +448,10 @@ impl Pool {
     /// Ends the engine processes. Their last lines are in the log afterwards.
     pub fn end(&self) {
         for (_, place) in self.all() {
-            if let Some(LoadedEngine::Process(process)) = place.take() {
-                process.end();
+            match place.take() {
+                Some(LoadedEngine::Process(process)) => process.end(),
+                Some(LoadedEngine::InProcess(served)) => served.handle.flush(),
+                None => {}
             }
         }
     }

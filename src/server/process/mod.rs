@@ -26,6 +26,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
+use lab_base::util::atomic_file::temporary_error;
 use lab_base::util::lock::lock;
 
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,8 @@ pub struct EngineProcessConfig {
     /// Time without progress after which a load is ended, and also the limit of a step, which the process itself
     /// checks; 0 for no limit.
     pub step_time: Duration,
+    /// Time for the process to end by itself, because it has something to write; 0 if it has nothing.
+    pub end_time: Duration,
     /// Called with each line of the process's standard error.
     pub on_line: LineCallback,
 }
@@ -143,6 +146,7 @@ pub struct EngineProcess {
     /// The properties of the model that are known once it is loaded.
     pub(crate) about: Value,
     life: Arc<ChildState>,
+    end_time: Duration,
 }
 
 /// A private folder for the socket. Dropping it removes it.
@@ -156,7 +160,8 @@ fn socket_folder() -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.prefix(&prefix).tempdir_in(base)
+    let folder = builder.prefix(&prefix).tempdir_in(&base);
+    folder.map_err(|error| temporary_error(&base, &error))
 }
 
 impl ChildState {
@@ -292,6 +297,7 @@ impl EngineProcess {
             mut command,
             hang_time,
             step_time,
+            end_time,
             on_line,
         } = launch;
         let folder = socket_folder().map_err(fault)?;
@@ -312,6 +318,7 @@ impl EngineProcess {
             connections: ConnectionPool::new(socket),
             _folder: folder,
             about: Value::Null,
+            end_time,
             life: Arc::new(ChildState {
                 child: Mutex::new(child),
                 end: Mutex::default(),
@@ -399,6 +406,14 @@ impl EngineProcess {
 
     /// Ends the process and waits until its memory is freed.
     pub(super) fn end(&self) {
+        if !self.end_time.is_zero() {
+            // Its standard input closes.
+            drop(self.life.child().stdin.take());
+            let started = Instant::now();
+            while !self.life.has_ended() && started.elapsed() < self.end_time {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         self.life.kill();
         self.wait();
     }

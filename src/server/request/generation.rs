@@ -62,6 +62,10 @@ fields! {
         skip_special_tokens: Option<bool>,
         /// Whether the prefix cache is read (llama-server).
         cache_prompt: Option<bool>,
+        /// The slot whose prefix may be saved afterwards (`/slots/{id}`), from 0 on; -1 = any (llama-server).
+        id_slot: Option<i64>,
+        /// Whether the usage says where cached tokens come from, and why no more are cached (SGLang).
+        return_cached_tokens_details: Option<bool>,
         /// Length of the list of most probable tokens of each prompt position (vLLM).
         prompt_logprobs: Option<u32>,
         /// Log-probabilities of the model (`raw_logprobs`) or those after all stages of sampling
@@ -136,6 +140,8 @@ pub(crate) struct ReportOptions {
     /// The usage so far in each chunk of a stream that reports usage.
     pub(crate) continuous: bool,
     pub(crate) timings: bool,
+    /// Where cached tokens come from, and why no more are cached.
+    pub(crate) cache: bool,
 }
 
 #[derive(Debug)]
@@ -260,6 +266,7 @@ impl GenerationParams {
             usage: options.is_some_and(|options| options.include_usage == Some(true)),
             continuous: options.is_some_and(|own| own.continuous_usage_stats == Some(true)),
             timings: self.common.timings_per_token == Some(true),
+            cache: self.common.return_cached_tokens_details == Some(true),
         }
     }
 
@@ -269,6 +276,10 @@ impl GenerationParams {
         let fields = [
             ("prompt_logprobs", common.prompt_logprobs.is_some()),
             ("timings_per_token", common.timings_per_token == Some(true)),
+            (
+                "return_cached_tokens_details",
+                common.return_cached_tokens_details == Some(true),
+            ),
             ("return_progress", common.return_progress == Some(true)),
         ];
         match fields.iter().find(|(_, is_set)| *is_set) {
@@ -406,6 +417,7 @@ impl GenerationParams {
                 .as_ref()
                 .map(|lab| lab.resolve(served))
                 .transpose()?,
+            slot: common.id_slot.and_then(|slot| usize::try_from(slot).ok()),
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
         })

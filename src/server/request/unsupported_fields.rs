@@ -83,7 +83,7 @@ const UNSUPPORTED: &[(Effect, &str)] = &[
     // llama-server.
     (
         Effect::Nothing(Type::Number),
-        "id_slot n_keep n_discard n_cache_reuse dynatemp_exponent speculative.n_max speculative.n_min \
+        "n_keep n_discard n_cache_reuse dynatemp_exponent speculative.n_max speculative.n_min \
          speculative.p_min adaptive_decay t_max_prompt_ms",
     ),
     (Effect::Nothing(Type::Flag), "backend_sampling"),

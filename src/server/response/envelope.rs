@@ -11,7 +11,7 @@ use crate::served::ServedModel;
 use lab_base::util::clock::unix_seconds;
 use lab_core::engine::Usage;
 
-use super::running_completions::{DenoisingStep, step_json, timings_json, usage_json};
+use super::running_completions::{DenoisingStep, cache_json, step_json, timings_json, usage_json};
 use crate::http::json::{JsonObject, JsonText};
 use crate::request::generation::ReportOptions;
 
@@ -125,7 +125,11 @@ impl Envelope {
     ) -> JsonObject {
         let mut whole = JsonObject::from(self.object(object, [(); 0]).json());
         whole.put("choices", choices);
-        whole.put("usage", usage_json(usage));
+        let mut usage_object = usage_json(usage);
+        if self.reports.cache {
+            usage_object["cache"] = cache_json(usage);
+        }
+        whole.put("usage", usage_object);
         if self.reports.timings {
             whole.put("timings", timings_json(usage));
         }

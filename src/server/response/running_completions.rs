@@ -15,6 +15,7 @@ use lab_core::engine::{
     AnswerToken, Event, FinishReason, FixedToken, LabResult, PromptProgress, Request, StopMatch,
     Usage,
 };
+use lab_core::model::CacheMiss;
 
 use crate::http::context::RequestContext;
 use crate::http::error::Error;
@@ -458,6 +459,19 @@ pub(crate) fn input_details(usage: &Usage) -> Value {
         }
     }
     details
+}
+
+/// Where the cached tokens of a prompt come from, and why no more are cached: in the KV cache, and in the store of prefixes.
+pub(crate) fn cache_json(usage: &Usage) -> Value {
+    let miss = |miss: CacheMiss| match miss {
+        CacheMiss::None => Value::Null,
+        miss => json!({ "reason": miss.name(), "at": miss.at(), "message": miss.to_string() }),
+    };
+    let [host, disk] = usage.restored;
+    json!({
+        "memory": usage.cached_tokens.saturating_sub(host + disk), "host": host, "disk": disk,
+        "miss": miss(usage.cache_miss), "store_miss": miss(usage.store_miss),
+    })
 }
 
 /// The usage of a request in OpenAI's shape.

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::DiffusionModel;
 use crate::engine::Remasking;
 use crate::engine::client::{Client, QueuePermit};
-use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, PrefixBytes, SequenceCache};
 use crate::engine::diffusion_options::DiffusionOptions;
 use crate::engine::engine_loop::EngineLoop;
 use crate::engine::submission::Decoding;
@@ -168,6 +168,8 @@ impl SequenceCache for Fake {
 }
 
 /// Lab requests are refused for text diffusion before anything runs.
+impl PrefixBytes for Fake {}
+
 impl LabCompute for Fake {
     fn captured_rows(&mut self) -> Vec<CapturedRow> {
         Vec::new()

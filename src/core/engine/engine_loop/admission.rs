@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{CachedPrefix, EncodedMedia, SequenceId};
+use crate::model::{CacheMiss, CachedPrefix, EncodedMedia, SequenceId};
 
 use super::super::answer_stream::AnswerStream;
 use super::super::autoregressive::AutoregressiveStrategy;
@@ -86,6 +86,7 @@ impl<C: Compute> EngineLoop<C> {
         }
         sequence.is_changed = is_changed;
         sequence.priority = request.priority;
+        sequence.slot = request.slot;
         self.enter(sequence.answer.client());
         self.queue.push_back(EngineRequest { sequence, strategy });
     }
@@ -162,7 +163,10 @@ impl<C: Compute> EngineLoop<C> {
         self.model.n_free_blocks()?;
         let waiting = &self.queue[*self.in_turn().first()?].sequence;
         let n_active = self.n_active_of_clients();
-        if waiting.unencoded().is_some() || n_active.contains_key(waiting.answer.client()) {
+        if waiting.unencoded().is_some()
+            || waiting.restoring.is_some()
+            || n_active.contains_key(waiting.answer.client())
+        {
             return None;
         }
         let (most, _) = n_active
@@ -193,7 +197,7 @@ impl<C: Compute> EngineLoop<C> {
                 return None;
             }
             let is_ready = self.queue[at].sequence.unencoded().is_none();
-            if is_ready && !self.awaits_prefix(at) {
+            if is_ready && !self.awaits_prefix(at) && self.is_restored(at) {
                 return Some(at);
             }
         }
@@ -268,10 +272,13 @@ impl<C: Compute> EngineLoop<C> {
         if self.model.n_free_blocks().is_none() || !request.strategy.reuses_prefix() {
             self.turns.charge(&client, n_tokens);
             tracing::debug!(sequence = id, n_tokens, "starts");
+            sequence.answer.looked_up([0; 2], [CacheMiss::Off; 2]);
             return sequence.start(id, &CachedPrefix::default(), Vec::new());
         }
         let known = self.model.resume(id, sequence.reusable());
         self.turns.charge(&client, n_tokens - known.n_cached);
+        let reusable = sequence.reusable().to_vec();
+        self.note_lookup(sequence, &reusable, &known);
         tracing::debug!(
             sequence = id,
             n_tokens,
@@ -315,6 +322,7 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     pub(super) fn release(&mut self, sequence: &Sequence) {
+        self.note_prefix(sequence);
         sequence.ids().for_each(|id| self.model.release(id));
         self.free_ids.push(sequence.id);
         self.quarantined.retain(|id| *id != sequence.id);

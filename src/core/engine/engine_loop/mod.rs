@@ -17,6 +17,8 @@ use lab_base::tokenizer::Tokenizer;
 use super::client::Turns;
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
+use super::draft::Drafter;
+use super::draft_control::DraftControl;
 use super::event::{Event, Failure, FinishReason};
 use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
@@ -26,9 +28,11 @@ use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod prefixes;
 mod rows;
 mod step_results;
 
+pub(super) use prefixes::Prefixes;
 use rows::{StepSink, deliver};
 
 /// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
@@ -78,6 +82,7 @@ pub(super) struct EngineLoop<C> {
     /// Logits that are computed from several rows.
     buffer: Vec<f32>,
     worker: ConstraintWorker,
+    drafts: DraftControl,
     n_steps: usize,
     /// Whose requests start next.
     turns: Turns,
@@ -91,6 +96,8 @@ pub(super) struct EngineLoop<C> {
     unloaded: Vec<usize>,
     /// Adapters that were freed.
     freed: Vec<usize>,
+    /// What outlives the KV cache.
+    prefixes: Prefixes,
 }
 
 /// Whether an adapter is on for a request with these scales.
@@ -116,17 +123,26 @@ impl<C: Compute> EngineLoop<C> {
             batch: Batch::default(),
             buffer: Vec::new(),
             worker: ConstraintWorker::default(),
+            drafts: DraftControl::default(),
             n_steps: 0,
             turns: Turns::default(),
             points: Arc::default(),
             captured_rows: Vec::new(),
             unloaded: Vec::new(),
             freed: Vec::new(),
+            prefixes: Prefixes::default(),
         }
     }
 
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
+    }
+
+    /// This engine loop, with what outlives the KV cache.
+    pub(super) fn keeping(mut self, prefixes: Prefixes) -> Self {
+        self.prefixes = prefixes;
+        self.prefixes.slots = vec![None; self.limits.n_parallel];
+        self
     }
 
     /// This engine loop, reporting its work to `stats`.
@@ -170,9 +186,9 @@ impl<C: Compute> EngineLoop<C> {
             if self.is_idle() {
                 self.report();
                 self.model.park_threads();
-                match orders.blocking_recv() {
+                match self.next_order(&mut orders) {
                     Some(order) => self.follow(order),
-                    None => return,
+                    None => return self.spill_rest(),
                 }
             }
             while let Ok(order) = orders.try_recv() {
@@ -180,6 +196,22 @@ impl<C: Compute> EngineLoop<C> {
             }
             self.step();
             self.report();
+        }
+    }
+
+    /// Waits for an order, and meanwhile does what steps leave undone.
+    fn next_order(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<Order> {
+        loop {
+            match orders.try_recv() {
+                Ok(order) => return Some(order),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                Err(mpsc::error::TryRecvError::Empty) => {}
+            }
+            match self.work_in_idle() {
+                None => return orders.blocking_recv(),
+                Some(true) => {}
+                Some(false) => std::thread::sleep(prefixes::NAP),
+            }
         }
     }
 
@@ -195,9 +227,14 @@ impl<C: Compute> EngineLoop<C> {
                 let _ = submitted.caller.events.send(Event::Failed(failure));
             }
             Order::AddAdapter(adapter, answer) => {
+                let added = self.model.add_adapter(&adapter);
+                if added.is_ok() {
+                    self.prefixes.adapters.push(adapter.stamp());
+                }
                 // Who asked may have left.
-                let _ = answer.send(self.model.add_adapter(&adapter));
+                let _ = answer.send(added);
             }
+            Order::Prefix(order) => self.follow_prefix(order),
             Order::RemoveAdapter(id) => self.unloaded.push(id),
         }
     }
@@ -232,6 +269,7 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn step(&mut self) {
         self.reap();
         self.encode();
+        self.restore();
         self.admit();
         // Progress of requests that became active.
         self.deliver_unless_held();
@@ -239,7 +277,8 @@ impl<C: Compute> EngineLoop<C> {
             return;
         }
         self.n_steps = self.n_steps.wrapping_add(1);
-        self.stats.set_step(Some(Instant::now()));
+        let began = Instant::now();
+        self.stats.set_step(Some(began));
         let step = AssertUnwindSafe(|| {
             if !self.active.is_empty() {
                 self.run();
@@ -258,6 +297,8 @@ impl<C: Compute> EngineLoop<C> {
         }
         self.deliver_unless_held();
         self.stats.set_step(None);
+        self.spill_after(began.elapsed());
+        self.save_some();
     }
 
     /// Delivers the events of all requests, unless that can wait until devices compute the next pass.
@@ -302,7 +343,9 @@ impl<C: Compute> EngineLoop<C> {
             }
             let is_duplicate =
                 |g: &&mut RequestGroup| self.active[g.members[0]].is_duplicate(request);
-            match groups.iter_mut().find(is_duplicate) {
+            let shares = request.strategy.shared_input(&request.sequence).is_some();
+            let mut before = groups.iter_mut().filter(|_| shares);
+            match before.find(is_duplicate) {
                 Some(group) => group.members.push(i),
                 None => groups.push(RequestGroup {
                     members: vec![i],
@@ -364,6 +407,7 @@ impl<C: Compute> EngineLoop<C> {
         if self.active.is_empty() {
             return;
         }
+        self.limit_drafts();
         let mut groups = self.plan();
         self.batch.clear();
         for group in &mut groups {
@@ -388,7 +432,14 @@ impl<C: Compute> EngineLoop<C> {
         }
         let mut faults = vec![None; self.active.len()];
         let before = self.model.work();
+        let members = groups.iter().flat_map(|group| &group.members);
+        let mut members = members.map(|i| &self.active[*i].sequence);
+        let only_decodes = members.all(|sequence| !sequence.is_prefill);
+        let began = Instant::now();
         let computed = self.forward(&groups, &mut faults);
+        if only_decodes && computed.is_ok() && self.model.takes_time() {
+            self.drafts.measured(self.batch.len(), began.elapsed());
+        }
         let work = self.model.work().since(&before);
         tracing::trace!(target: "phase", ?work);
         match computed {
@@ -406,6 +457,28 @@ impl<C: Compute> EngineLoop<C> {
                 None => at += 1,
                 Some(ending) => self.end(at, ending),
             }
+        }
+    }
+
+    /// Keeps the draft tokens that are worth their rows. A pass that reads a prompt has none: where it computes at the limit of the
+    /// device, each row costs.
+    fn limit_drafts(&mut self) {
+        let (mut n_rows, mut n_decoding, mut reads_prompt) = (0, 0, false);
+        for request in &self.active {
+            reads_prompt |= request.sequence.is_prefill;
+            n_rows += request.sequence.pending().len();
+            n_decoding += 1;
+        }
+        let drafters = self.active.iter_mut().map(|of| of.strategy.drafter());
+        let mut drafters: Vec<Option<&mut Drafter>> = drafters.collect();
+        if drafters.iter().all(Option::is_none) {
+            return;
+        }
+        let most = if reads_prompt { 0 } else { N_DRAFTED };
+        let read: Vec<Option<&Drafter>> = drafters.iter().map(Option::as_deref).collect();
+        let chosen = self.drafts.choose(&read, (n_rows, n_decoding), most);
+        for (drafter, n) in drafters.iter_mut().zip(chosen) {
+            drafter.iter_mut().for_each(|drafter| drafter.truncate(n));
         }
     }
 
@@ -472,7 +545,11 @@ impl<C: Compute> EngineLoop<C> {
                     if !sequence.is_prefill {
                         self.turns.charge(sequence.answer.client(), 1);
                     }
-                    strategy.commit(sequence)
+                    let outcome = strategy.commit(sequence);
+                    if let Some(drafter) = strategy.drafter() {
+                        self.drafts.learn(drafter);
+                    }
+                    outcome
                 }
             };
             let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::compute::{BLOCK, Compute, LabCompute, SequenceCache};
+use crate::engine::compute::{BLOCK, Compute, LabCompute, PrefixBytes, SequenceCache};
 use crate::model::{
     self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab,
     PassRow, PassSink, SequenceId,
@@ -187,7 +187,7 @@ impl SequenceCache for Fake {
         CachedPrefix {
             n_cached,
             n_known: n_cached,
-            miss: CacheMiss::Unknown,
+            miss: CacheMiss::Nothing,
             ..CachedPrefix::default()
         }
     }
@@ -253,6 +253,8 @@ impl SequenceCache for Fake {
         true
     }
 }
+
+impl PrefixBytes for Fake {}
 
 impl LabCompute for Fake {
     fn direct_logit(&mut self, _: u32) -> model::Result<DirectLogit> {

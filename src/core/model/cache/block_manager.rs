@@ -3,9 +3,10 @@
 //! A sequence's own blocks are committed to the prefix cache when it continues after them or ends. Until then its
 //! last pass can be rolled back.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use crate::blocks::cache::CacheOptions as Visibility;
 use crate::plan::KeyTokens;
@@ -119,17 +120,17 @@ pub(crate) struct BlockManager {
     /// Rows of recurrent states; none if the model has none.
     pub(super) rows: Option<BlockPool>,
     pub(super) tree: PrefixTree,
-    pub(super) sequences: HashMap<SequenceId, CachedSequence>,
+    pub(super) sequences: FxHashMap<SequenceId, CachedSequence>,
     /// The root nodes of sequences with a prefix key of their own; each is pinned.
-    roots: HashMap<SequenceId, NodeId>,
+    roots: FxHashMap<SequenceId, NodeId>,
     /// The root node of the other sequences.
     root: NodeId,
     /// Length of the source at the start of sequences that set their own.
-    n_source: HashMap<SequenceId, u32>,
+    n_source: FxHashMap<SequenceId, u32>,
     /// Length of the source of the other sequences.
     n_source_default: u32,
     /// The media of sequences.
-    media: HashMap<SequenceId, Arc<SequenceMedia>>,
+    media: FxHashMap<SequenceId, Arc<SequenceMedia>>,
     /// Whether no result of a token depends on later tokens.
     pub(super) is_causal: bool,
     /// Number of homes of each pool, if the blocks of a sequence lie in one run; none if they may lie anywhere.
@@ -150,12 +151,12 @@ impl BlockManager {
             pools: groups.iter().map(pool).collect(),
             rows: n_rows.map(BlockPool::new),
             tree: PrefixTree::new(groups.len() + 1),
-            sequences: HashMap::new(),
-            roots: HashMap::new(),
+            sequences: FxHashMap::default(),
+            roots: FxHashMap::default(),
             root: ROOT,
-            n_source: HashMap::new(),
+            n_source: FxHashMap::default(),
             n_source_default: 0,
-            media: HashMap::new(),
+            media: FxHashMap::default(),
             is_causal: groups
                 .iter()
                 .filter(|group| group.keys == KeyTokens::Tokens)
@@ -658,7 +659,7 @@ fn move_to(
 /// Number of tokens of each sequence, in the order of their first token.
 fn counts(places: &[(SequenceId, u32)]) -> Vec<(SequenceId, usize)> {
     let mut counts: Vec<(SequenceId, usize)> = Vec::new();
-    let mut at_of: HashMap<SequenceId, usize> = HashMap::new();
+    let mut at_of: FxHashMap<SequenceId, usize> = FxHashMap::default();
     for (id, _) in places.iter().filter(|(id, _)| *id != NOBODY) {
         let at = *at_of.entry(*id).or_insert(counts.len());
         match counts.get_mut(at) {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::BlockId;
+use super::empty_runs::FreeRuns;
 use super::prefix::{NodeId, PrefixTree};
 
 #[derive(Clone, Debug)]
@@ -11,10 +12,8 @@ pub(super) struct BlockPool {
     users: Vec<u32>,
     /// The node of the prefix tree for which each block is cached.
     node: Vec<Option<NodeId>>,
-    /// Includes every block that is neither used nor cached, and may include others, each at most once. The lowest is
-    /// taken first, so that used blocks stay together.
-    free: BinaryHeap<Reverse<BlockId>>,
-    is_listed: Vec<bool>,
+    /// The blocks that are neither used nor cached. The lowest is taken first, so that used blocks stay together.
+    empty: FreeRuns,
     /// Number of blocks in use.
     n_used: usize,
     /// Includes every block that is cached and not used, and may include others, each at most once, with a time not
@@ -28,8 +27,7 @@ impl BlockPool {
         Self {
             users: vec![0; n_blocks],
             node: vec![None; n_blocks],
-            free: (0..n_blocks as BlockId).map(Reverse).collect(),
-            is_listed: vec![true; n_blocks],
+            empty: FreeRuns::new(n_blocks),
             n_used: 0,
             idle: BinaryHeap::new(),
             is_queued: vec![false; n_blocks],
@@ -48,34 +46,31 @@ impl BlockPool {
     /// Takes a block for a new user. If none is free, evicts the least recently used cached one. `part` is the
     /// index of this pool among the parts of a node.
     pub(super) fn take(&mut self, tree: &mut PrefixTree, part: usize) -> Option<BlockId> {
-        let block = match self.pop_free() {
-            Some(block) => block,
+        let block = match self.empty.take_lowest() {
+            Some(block) => block as BlockId,
             None => {
                 let oldest = self.oldest(tree)?;
                 self.forget(oldest, tree, part);
-                self.pop_free()?
+                oldest
             }
         };
         self.join(block);
         Some(block)
     }
 
-    /// The lowest block that is neither used nor cached.
-    fn pop_free(&mut self) -> Option<BlockId> {
-        while let Some(Reverse(block)) = self.free.pop() {
-            let at = block as usize;
-            self.is_listed[at] = false;
-            if self.users[at] == 0 && self.node[at].is_none() {
-                return Some(block);
-            }
-        }
-        None
+    /// Takes an empty block, so that it is not taken otherwise. Returns false if it is not empty.
+    pub(super) fn hide(&mut self, block: usize) -> bool {
+        self.empty.take(block)
     }
 
-    fn list_free(&mut self, block: BlockId) {
-        if !std::mem::replace(&mut self.is_listed[block as usize], true) {
-            self.free.push(Reverse(block));
-        }
+    /// Takes the empty block in the middle of the longest run of empty ones.
+    pub(super) fn hide_middle(&mut self) -> Option<usize> {
+        self.empty.take_middle()
+    }
+
+    /// Gives back a block that was hidden.
+    pub(super) fn show(&mut self, block: usize) {
+        self.empty.give(block);
     }
 
     /// Whether no sequence uses a block. It may be cached.
@@ -151,8 +146,9 @@ impl BlockPool {
         part: usize,
     ) {
         if self.hand_over(from, to, tree, part) {
+            self.empty.take(to as usize);
             self.enqueue(0, to);
-            self.list_free(from);
+            self.empty.give(from as usize);
         }
     }
 
@@ -164,14 +160,17 @@ impl BlockPool {
         };
         tree.clear(node, part);
         if self.users[at] == 0 {
-            self.list_free(block);
+            self.empty.give(at);
         }
     }
 
     /// Adds a user to a block.
     pub(super) fn join(&mut self, block: BlockId) {
         let at = block as usize;
-        self.n_used += usize::from(self.users[at] == 0);
+        if self.users[at] == 0 {
+            self.n_used += 1;
+            self.empty.take(at);
+        }
         self.users[at] += 1;
     }
 
@@ -186,7 +185,7 @@ impl BlockPool {
         if self.node[at].is_some() {
             self.enqueue(0, block);
         } else {
-            self.list_free(block);
+            self.empty.give(at);
         }
     }
 

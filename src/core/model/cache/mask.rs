@@ -1,83 +1,89 @@
-//! The attention mask of queries.
+//! Attention masks `[n_kv, n_tokens]`: 0 or a bias for keys that a token attends to, minus infinity for others.
 
 use std::ops::Range;
 
-use half::slice::HalfFloatSliceExt;
+use half::f16;
 
 use crate::blocks::cache::CacheOptions as Visibility;
 
 use super::{BLOCK, SequenceId};
 
-/// An attention mask `[n_kv, n_tokens]`: 0 or a bias for keys that a token attends to, -inf for others.
-pub(crate) struct Mask {
-    values: Vec<f32>,
+/// An element of a mask. In f16, 0, minus infinity and distances up to 2048 are exact.
+pub(crate) trait MaskValue: Copy + bytemuck::Pod {
+    const SEEN: Self;
+    const HIDDEN: Self;
+
+    fn of(bias: f32) -> Self;
 }
 
-impl Mask {
-    /// The mask of keys in slots: `slot(i, position)` is the slot of a position in the sequence of query `i`, which
-    /// attends to the positions `visible(i)`. The positions of a block have consecutive slots.
-    pub(super) fn of_slots(
-        n_kv: usize,
-        queries: &[(SequenceId, u32)],
-        rule: &Visibility,
-        visible: impl Fn(usize) -> Range<u32>,
-        slot: impl Fn(usize, u32) -> usize,
-    ) -> Self {
-        let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
-        for (i, (row, query)) in values.chunks_exact_mut(n_kv).zip(queries).enumerate() {
-            let Range { mut start, end } = visible(i);
-            while start < end {
-                let positions = start..(start + 1).next_multiple_of(BLOCK as u32).min(end);
-                let first = slot(i, start);
-                let values = &mut row[first..first + positions.len()];
-                start = positions.end;
-                for (value, position) in values.iter_mut().zip(positions) {
-                    *value = rule.mask(query.1, position);
-                }
+impl MaskValue for f32 {
+    const SEEN: Self = 0.0;
+    const HIDDEN: Self = Self::NEG_INFINITY;
+
+    fn of(bias: f32) -> Self {
+        bias
+    }
+}
+
+impl MaskValue for f16 {
+    const SEEN: Self = Self::ZERO;
+    const HIDDEN: Self = Self::NEG_INFINITY;
+
+    fn of(bias: f32) -> Self {
+        Self::from_f32(bias)
+    }
+}
+
+/// The mask of keys in slots: `slot(i, position)` is the slot of a position in the sequence of query `i`, which attends to the
+/// positions `visible(i)`. The positions of a block have consecutive slots.
+pub(super) fn mask_of_slots<T: MaskValue>(
+    n_kv: usize,
+    queries: &[(SequenceId, u32)],
+    rule: &Visibility,
+    visible: impl Fn(usize) -> Range<u32>,
+    slot: impl Fn(usize, u32) -> usize,
+) -> Vec<T> {
+    let mut values = vec![T::HIDDEN; n_kv * queries.len()];
+    for (i, (row, query)) in values.chunks_exact_mut(n_kv).zip(queries).enumerate() {
+        let Range { mut start, end } = visible(i);
+        while start < end {
+            let positions = start..(start + 1).next_multiple_of(BLOCK as u32).min(end);
+            let first = slot(i, start);
+            let values = &mut row[first..first + positions.len()];
+            start = positions.end;
+            if !rule.is_biased() {
+                values.fill(T::SEEN);
+                continue;
+            }
+            for (value, position) in values.iter_mut().zip(positions) {
+                *value = T::of(rule.mask(query.1, position));
             }
         }
-        Self { values }
     }
+    values
+}
 
-    pub(crate) fn of_values(values: Vec<f32>) -> Self {
-        Self { values }
-    }
-
-    /// The mask of queries over keys of the same pass: `keys(i)` are those of the run of query `i`, which attends to what the
-    /// rule says, and to the positions `around` it of its medium.
-    pub(crate) fn of_tokens<'k>(
-        queries: &[(SequenceId, u32)],
-        keys: impl Fn(usize) -> &'k [(SequenceId, u32)],
-        rule: &Visibility,
-        around: impl Fn((SequenceId, u32)) -> Option<Range<u32>>,
-    ) -> Self {
-        let value = |q: &(SequenceId, u32), k: &(SequenceId, u32), around: &Option<Range<u32>>| {
-            let is_around = || around.as_ref().is_some_and(|around| around.contains(&k.1));
-            if q.0 == k.0 && (rule.is_visible(q.1, k.1) || is_around()) {
-                rule.mask(q.1, k.1)
-            } else {
-                f32::NEG_INFINITY
-            }
-        };
-        let values = queries.iter().enumerate().flat_map(|(i, q)| {
-            let around = around(*q);
-            keys(i).iter().map(move |k| value(q, k, &around))
-        });
-        Self {
-            values: values.collect(),
+/// The mask of queries over keys of the same pass: `keys(i)` are those of the run of query `i`, which attends to what the
+/// rule says, and to the positions `around` it of its medium.
+pub(crate) fn mask_of_tokens<'k>(
+    queries: &[(SequenceId, u32)],
+    keys: impl Fn(usize) -> &'k [(SequenceId, u32)],
+    rule: &Visibility,
+    around: impl Fn((SequenceId, u32)) -> Option<Range<u32>>,
+) -> Vec<f32> {
+    let value = |q: &(SequenceId, u32), k: &(SequenceId, u32), around: &Option<Range<u32>>| {
+        let is_around = || around.as_ref().is_some_and(|around| around.contains(&k.1));
+        if q.0 == k.0 && (rule.is_visible(q.1, k.1) || is_around()) {
+            rule.mask(q.1, k.1)
+        } else {
+            f32::NEG_INFINITY
         }
-    }
-
-    pub(crate) fn as_f32(&self) -> &[f32] {
-        &self.values
-    }
-
-    /// The values as f16: 0, -inf and distances up to 2048 are exact.
-    pub(crate) fn to_f16(&self) -> Vec<half::f16> {
-        let mut values = vec![half::f16::ZERO; self.values.len()];
-        values.convert_from_f32_slice(&self.values);
-        values
-    }
+    };
+    let values = queries.iter().enumerate().flat_map(|(i, q)| {
+        let around = around(*q);
+        keys(i).iter().map(move |k| value(q, k, &around))
+    });
+    values.collect()
 }
 
 #[cfg(test)]
@@ -99,13 +105,13 @@ mod tests {
         }
     }
 
-    fn visible(mask: &Mask, n_kv: usize) -> Vec<String> {
+    fn visible(mask: &[f32], n_kv: usize) -> Vec<String> {
         let row = |row: &[f32]| {
             row.iter()
                 .map(|v| if *v == 0.0 { '#' } else { '.' })
                 .collect()
         };
-        mask.as_f32().chunks(n_kv).map(row).collect()
+        mask.chunks(n_kv).map(row).collect()
     }
 
     #[test]
@@ -114,12 +120,12 @@ mod tests {
         let causal = rule(true, Window::Standard, 0);
         let rows = ["#...", ".#..", "#.#.", ".#.#"];
         assert_eq!(
-            visible(&Mask::of_tokens(&tokens, |_| &tokens, &causal, |_| None), 4),
+            visible(&mask_of_tokens(&tokens, |_| &tokens, &causal, |_| None), 4),
             rows
         );
         // The second sequence has the slots after the first one.
         let slot = |i: usize, position: u32| position as usize + 2 * tokens[i].0 as usize;
-        let mask = Mask::of_slots(
+        let mask = mask_of_slots(
             4,
             &tokens,
             &causal,
@@ -128,7 +134,7 @@ mod tests {
         );
         assert_eq!(visible(&mask, 4), ["#...", "..#.", "##..", "..##"]);
         let open = rule(false, Window::Standard, 0);
-        let mask = Mask::of_slots(
+        let mask = mask_of_slots(
             6,
             &tokens[..1],
             &open,
@@ -142,9 +148,9 @@ mod tests {
     fn windows_end_at_starts_at_or_surround_the_query() {
         let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
         let rows = |rule: &Visibility| {
-            let of_tokens = visible(&Mask::of_tokens(&tokens, |_| &tokens, rule, |_| None), 6);
+            let of_tokens = visible(&mask_of_tokens(&tokens, |_| &tokens, rule, |_| None), 6);
             let seen = |i: usize| rule.visible(tokens[i].1, 6);
-            let slots = Mask::of_slots(6, &tokens, rule, seen, |_, position| position as usize);
+            let slots = mask_of_slots(6, &tokens, rule, seen, |_, position| position as usize);
             assert_eq!(visible(&slots, 6), of_tokens);
             of_tokens
         };
@@ -169,7 +175,7 @@ mod tests {
             alibi: 8.0,
             ..rule(true, Window::Standard, 0)
         };
-        let mask = Mask::of_tokens(&tokens, |_| &tokens, &rule, |_| None);
-        assert_eq!(mask.as_f32()[6..], [-2.0, -1.0, 0.0]);
+        let mask = mask_of_tokens(&tokens, |_| &tokens, &rule, |_| None);
+        assert_eq!(mask[6..], [-2.0, -1.0, 0.0]);
     }
 }

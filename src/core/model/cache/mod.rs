@@ -19,6 +19,7 @@ mod blocks;
 mod empty_runs;
 mod mask;
 mod prefix;
+mod prefix_parts;
 mod resume;
 mod runs;
 mod slots;
@@ -31,7 +32,9 @@ mod views;
 pub(super) use block_manager::{
     Allocation, BlockManager, BlockTables, KvGroup, PassStateRows, Shortage,
 };
-pub(super) use mask::Mask;
+pub(super) use mask::mask_of_tokens;
+pub(super) use prefix_parts::PartPlace;
+pub(super) use resume::usable_blocks;
 pub use resume::{CacheMiss, CachedPrefix};
 pub use slots::SequenceId;
 pub(super) use slots::{AfterCopies, NOBODY, PoolBlock, SlotCopy};

@@ -5,9 +5,13 @@
 //! and pins is removed. The node of a sequence that ended within a block has fewer tokens and no children.
 //! Sequences that are computed differently (with other adapters) start at a node of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::{BLOCK, BlockId};
+
+/// Number of removed nodes that are remembered, so that a miss can say that they were evicted.
+const N_REMOVED: usize = 1 << 16;
 
 pub(super) type NodeId = usize;
 
@@ -19,6 +23,15 @@ const NO_TOKEN: u32 = u32::MAX;
 
 type Key = (NodeId, [u32; BLOCK]);
 
+/// The blocks of a prefix key, which no tokens have.
+fn blocks_of_key(key: &[u32]) -> impl Iterator<Item = [u32; BLOCK]> {
+    key.chunks(BLOCK - 1).map(|part| {
+        let mut block = [NO_TOKEN; BLOCK];
+        block[1..=part.len()].copy_from_slice(part);
+        block
+    })
+}
+
 #[derive(Clone, Debug)]
 struct Node {
     key: Key,
@@ -27,6 +40,35 @@ struct Node {
     /// Number of sequences that end in this node.
     n_pins: u32,
     last_used: u64,
+    /// Of all tokens from the root to it.
+    hash: u64,
+}
+
+/// The hashes of the nodes that were removed last.
+#[derive(Clone, Debug, Default)]
+struct RemovedNodes {
+    all: HashSet<u64>,
+    in_order: VecDeque<u64>,
+}
+
+impl RemovedNodes {
+    fn insert(&mut self, hash: u64) {
+        if !self.all.insert(hash) {
+            return;
+        }
+        self.in_order.push_back(hash);
+        if self.in_order.len() > N_REMOVED
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+    }
+}
+
+fn hash_of(parent: u64, tokens: &[u32; BLOCK]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    (parent, tokens).hash(&mut hash);
+    hash.finish()
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +78,7 @@ pub(super) struct PrefixTree {
     by_key: HashMap<Key, NodeId>,
     n_parts: usize,
     clock: u64,
+    removed: RemovedNodes,
 }
 
 impl PrefixTree {
@@ -46,6 +89,7 @@ impl PrefixTree {
             children: Vec::new(),
             n_pins: 1,
             last_used: 0,
+            hash: 0,
         };
         Self {
             nodes: vec![root],
@@ -53,6 +97,7 @@ impl PrefixTree {
             by_key: HashMap::new(),
             n_parts,
             clock: 0,
+            removed: RemovedNodes::default(),
         }
     }
 
@@ -74,6 +119,7 @@ impl PrefixTree {
             children: Vec::new(),
             n_pins: 0,
             last_used: self.clock,
+            hash: hash_of(self.nodes[node].hash, tokens),
         };
         let id = match self.unused.pop() {
             Some(id) => {
@@ -99,11 +145,36 @@ impl PrefixTree {
 
     /// The node where sequences with this prefix key start; the root if the key is empty.
     pub(super) fn root_of(&mut self, key: &[u32]) -> NodeId {
-        key.chunks(BLOCK - 1).fold(ROOT, |node, part| {
-            let mut block = [NO_TOKEN; BLOCK];
-            block[1..=part.len()].copy_from_slice(part);
-            self.grow(node, &block)
-        })
+        blocks_of_key(key).fold(ROOT, |node, block| self.grow(node, &block))
+    }
+
+    /// [`Self::root_of`], if it exists.
+    pub(super) fn find_root(&self, key: &[u32]) -> Option<NodeId> {
+        blocks_of_key(key).try_fold(ROOT, |node, block| self.child(node, &block))
+    }
+
+    /// The nodes where sequences start, at most `n_most` of them.
+    pub(super) fn roots(&self, n_most: usize) -> Vec<NodeId> {
+        let mut found = vec![ROOT];
+        let mut at = 0;
+        while at < found.len() && found.len() < n_most {
+            let children = self.nodes[found[at]].children.iter().copied();
+            let is_key = |child: &NodeId| self.nodes[*child].key.1[0] == NO_TOKEN;
+            found.extend(children.filter(is_key).take(n_most - found.len()));
+            at += 1;
+        }
+        found
+    }
+
+    /// Whether the child of `node` for these tokens was there and was removed.
+    pub(super) fn was_removed(&self, node: NodeId, tokens: &[u32; BLOCK]) -> bool {
+        let hash = hash_of(self.nodes[node].hash, tokens);
+        self.removed.all.contains(&hash)
+    }
+
+    /// The tokens of a node; fewer than a block where a sequence ended within it.
+    pub(super) fn tokens(&self, node: NodeId) -> &[u32] {
+        &self.nodes[node].key.1[..self.n_tokens(node)]
     }
 
     /// The child of `node` with the longest common start with `tokens`, among those that `is_usable` accepts, and
@@ -122,6 +193,10 @@ impl PrefixTree {
         children
             .filter(|(child, n)| *n > 0 && is_usable(*child, *n))
             .max_by_key(|(_, n)| *n)
+    }
+
+    pub(super) fn has_children(&self, node: NodeId) -> bool {
+        !self.nodes[node].children.is_empty()
     }
 
     pub(super) fn parent(&self, node: NodeId) -> NodeId {
@@ -170,6 +245,7 @@ impl PrefixTree {
             }
             let parent = node.key.0;
             self.by_key.remove(&node.key);
+            self.removed.insert(node.hash);
             self.unused.push(id);
             self.nodes[parent].children.retain(|child| *child != id);
             id = parent;

@@ -1,9 +1,14 @@
 //! Finds the cached prefix of a prompt, and starts a sequence after it.
 
+use crate::blocks::cache::CacheOptions as Visibility;
+
 use super::block_manager::{BlockManager, CachedSequence, KvGroup, OUT_OF_WINDOW};
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, ROOT};
 use super::{AfterCopies, BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
+
+/// Maximum number of prefix keys under which a prefix is looked for to say why it was not found.
+const N_ROOTS: usize = 64;
 
 /// The reason why not more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,25 +16,85 @@ pub enum CacheMiss {
     /// All full blocks before the last token are cached.
     #[default]
     None,
-    /// The tokens from here on are not in the prefix cache.
-    Unknown,
-    /// The tokens are known, but their blocks were evicted.
+    /// No cached prefix starts with the first token.
+    Nothing,
+    /// The most similar cached prefix has another token at this position.
+    Differs { at: usize },
+    /// Of the most similar cached prefix, nothing is cached from this position on.
+    Ends { at: usize },
+    /// The tokens were cached, and their blocks were evicted.
     Evicted,
-    /// The tokens are known, but no state was stored after them.
+    /// More of the tokens is cached, computed with other adapters, edits or media.
+    OtherComputation,
+    /// The tokens are cached, but not the keys that the attention window had there.
+    WindowPassed,
+    /// The tokens are cached, but no recurrent state was stored after them.
     NoState,
     /// The model's keys depend on later tokens.
     NotCausal,
+    /// The request does not read the prefix cache, or the model has none.
+    Off,
+}
+
+impl CacheMiss {
+    /// Its name in metrics and responses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Nothing => "nothing",
+            Self::Differs { .. } => "differs",
+            Self::Ends { .. } => "ends",
+            Self::Evicted => "evicted",
+            Self::OtherComputation => "other_computation",
+            Self::WindowPassed => "window_passed",
+            Self::NoState => "no_state",
+            Self::NotCausal => "not_causal",
+            Self::Off => "off",
+        }
+    }
+
+    /// The position from which on tokens are not cached, where the reason has one.
+    pub fn at(self) -> Option<usize> {
+        match self {
+            Self::Differs { at } | Self::Ends { at } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The reason, with positions counted from `n` on.
+    pub(in super::super) fn after(self, n: usize) -> Self {
+        match self {
+            Self::Differs { at } => Self::Differs {
+                at: at.saturating_sub(n),
+            },
+            Self::Ends { at } => Self::Ends {
+                at: at.saturating_sub(n),
+            },
+            other => other,
+        }
+    }
 }
 
 impl std::fmt::Display for CacheMiss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::None => "all whole blocks are cached",
-            Self::Unknown => "the tokens from here on are not in the prefix cache",
-            Self::Evicted => "the prefix was cached, but its blocks were evicted",
-            Self::NoState => "the prefix is cached, but no state was stored there",
-            Self::NotCausal => "keys depend on later tokens",
-        })
+        match self {
+            Self::None => f.write_str("all whole blocks are cached"),
+            Self::Nothing => f.write_str("nothing like it is cached"),
+            Self::Differs { at } => write!(f, "the cached prefix differs at token {at}"),
+            Self::Ends { at } => write!(f, "the cached prefix ends at token {at}"),
+            Self::Evicted => f.write_str("the prefix was cached, but its blocks were evicted"),
+            Self::OtherComputation => {
+                f.write_str("the prefix is cached with other adapters, edits or media")
+            }
+            Self::WindowPassed => {
+                f.write_str("the prefix is cached, but the attention window has passed")
+            }
+            Self::NoState => {
+                f.write_str("the prefix is cached, but no recurrent state was stored there")
+            }
+            Self::NotCausal => f.write_str("keys depend on later tokens"),
+            Self::Off => f.write_str("the prefix cache is not read"),
+        }
     }
 }
 
@@ -161,17 +226,9 @@ impl BlockManager {
         }
         self.commit_all();
         let root = self.root(id);
-        let (path, mut miss) = self.walk(root, tokens);
+        let path = self.walk(root, tokens);
         let n_blocks = self.usable(&path);
-        if n_blocks < path.len() {
-            let node = path[path.len() - 1];
-            let is_there = |pool| self.tree.part(node, pool).is_some();
-            miss = if (0..self.pools.len()).all(is_there) {
-                CacheMiss::NoState
-            } else {
-                CacheMiss::Evicted
-            };
-        }
+        let mut miss = self.reason(root, tokens, &path, n_blocks);
         let (read, rest) = tokens[..tokens.len().saturating_sub(1)].split_at(n_blocks * BLOCK);
         let node = path[..n_blocks].last().copied().unwrap_or(root);
         let start = match n_blocks == path.len() {
@@ -227,40 +284,79 @@ impl BlockManager {
 
     /// The nodes of the full blocks of `tokens` after `root`, as far as they exist. At least one token is left
     /// after them.
-    fn walk(&self, root: NodeId, tokens: &[u32]) -> (Vec<NodeId>, CacheMiss) {
-        let mut path = Vec::new();
-        let mut node = root;
+    pub(super) fn walk(&self, root: NodeId, tokens: &[u32]) -> Vec<NodeId> {
         let (blocks, _) = tokens[..tokens.len().saturating_sub(1)].as_chunks::<BLOCK>();
-        for block in blocks {
-            let Some(child) = self.tree.child(node, block) else {
-                return (path, CacheMiss::Unknown);
-            };
-            path.push(child);
-            node = child;
+        let mut node = root;
+        let path = blocks.iter().map_while(|block| {
+            node = self.tree.child(node, block)?;
+            Some(node)
+        });
+        path.collect()
+    }
+
+    /// Why no more than the first `n_blocks` of the nodes of a path are reused, or why the path is not longer.
+    fn reason(&self, root: NodeId, tokens: &[u32], path: &[NodeId], n_blocks: usize) -> CacheMiss {
+        if n_blocks < path.len() {
+            return self.reason_of_path(path);
         }
-        (path, CacheMiss::None)
+        let rest = &tokens[n_blocks * BLOCK..tokens.len().saturating_sub(1).max(n_blocks * BLOCK)];
+        let Some((next, _)) = rest.split_first_chunk::<BLOCK>() else {
+            return CacheMiss::None;
+        };
+        let node = path.last().copied().unwrap_or(root);
+        if self.tree.was_removed(node, next) {
+            return CacheMiss::Evicted;
+        }
+        let mut others = self.tree.roots(N_ROOTS).into_iter();
+        if others.any(|other| other != root && self.walk(other, tokens).len() > path.len()) {
+            return CacheMiss::OtherComputation;
+        }
+        let len = n_blocks * BLOCK;
+        match self.tree.most_alike(node, rest, |_, _| true) {
+            Some((child, n)) if n == self.tree.n_tokens(child) => CacheMiss::Ends { at: len + n },
+            Some((_, n)) => CacheMiss::Differs { at: len + n },
+            None if len == 0 => CacheMiss::Nothing,
+            None if self.tree.has_children(node) => CacheMiss::Differs { at: len },
+            None => CacheMiss::Ends { at: len },
+        }
+    }
+
+    /// Why not all nodes of a path are reused.
+    fn reason_of_path(&self, path: &[NodeId]) -> CacheMiss {
+        let has = |pool: usize| move |node: &&NodeId| self.tree.part(**node, pool).is_some();
+        for (pool, group) in self.groups.iter().enumerate() {
+            let first = group.rule.first_visible((path.len() * BLOCK) as u32) as usize / BLOCK;
+            let n_there = path[first.min(path.len())..]
+                .iter()
+                .filter(has(pool))
+                .count();
+            if n_there + first < path.len() {
+                return match first {
+                    0 => CacheMiss::Evicted,
+                    _ => CacheMiss::WindowPassed,
+                };
+            }
+        }
+        CacheMiss::NoState
+    }
+
+    /// The tokens that are cached in the place of the first ones of `tokens` that are not cached: those of the most similar
+    /// block. None if nothing is cached there.
+    pub(crate) fn cached_instead(&self, id: SequenceId, tokens: &[u32]) -> Option<&[u32]> {
+        let root = self.root(id);
+        let path = self.walk(root, tokens);
+        let node = path.last().copied().unwrap_or(root);
+        let rest = &tokens[path.len() * BLOCK..];
+        let (child, _) = self.tree.most_alike(node, rest, |_, _| true)?;
+        Some(self.tree.tokens(child))
     }
 
     /// How many nodes of a path can be reused: all positions that the next query attends to, and the state, are
     /// cached.
     fn usable(&self, path: &[NodeId]) -> usize {
-        // Number of consecutive cached blocks up to each node, for each pool.
-        let mut runs = vec![0usize; self.pools.len()];
-        let mut usable = 0;
-        for (i, node) in path.iter().enumerate() {
-            let n = i + 1;
-            let mut is_usable = true;
-            for (pool, run) in runs.iter_mut().enumerate() {
-                *run = self.tree.part(*node, pool).map_or(0, |_| *run + 1);
-                let first = self.groups[pool].rule.first_visible((n * BLOCK) as u32);
-                is_usable &= *run >= n - first as usize / BLOCK;
-            }
-            let has_state = self.tree.part(*node, self.state_part()).is_some();
-            if is_usable && (self.rows.is_none() || has_state) {
-                usable = n;
-            }
-        }
-        usable
+        let has_part = |at: usize, part: usize| self.tree.part(path[at], part).is_some();
+        let rules = self.groups.iter().map(|group| &group.rule);
+        usable_blocks(rules, self.rows.is_some(), path.len(), has_part)
     }
 
     /// A sequence with the cached prefix; none if there is no room for it.
@@ -465,6 +561,32 @@ impl BlockManager {
         copied.for_each(|block| of_pool.leave(block));
         Some(taken)
     }
+}
+
+/// How many of `n` blocks can be reused: for a sequence that continues after them, the keys of all positions that it attends
+/// to are there, and the state. The state is the part after those of the groups.
+pub(in super::super) fn usable_blocks<'r>(
+    rules: impl Iterator<Item = &'r Visibility>,
+    has_states: bool,
+    n: usize,
+    has_part: impl Fn(usize, usize) -> bool,
+) -> usize {
+    let rules: Vec<&Visibility> = rules.collect();
+    // Number of consecutive blocks up to each one that have the part of each group.
+    let mut runs = vec![0usize; rules.len()];
+    let mut usable = 0;
+    for at in 0..n {
+        let mut is_usable = true;
+        for (part, (run, rule)) in runs.iter_mut().zip(&rules).enumerate() {
+            *run = if has_part(at, part) { *run + 1 } else { 0 };
+            let first = rule.first_visible(((at + 1) * BLOCK) as u32);
+            is_usable &= *run >= at + 1 - first as usize / BLOCK;
+        }
+        if is_usable && (!has_states || has_part(at, rules.len())) {
+            usable = at + 1;
+        }
+    }
+    usable
 }
 
 /// The copy of the first `n` slots of a block.

@@ -17,7 +17,6 @@ use crate::plan::HOME_STEP;
 
 use super::super::buckets::bucket;
 use super::block_manager::{BlockManager, OUT_OF_WINDOW};
-use super::empty_runs::FreeRuns;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 impl BlockManager {
@@ -377,30 +376,33 @@ impl BlockManager {
     /// to the block after that of the preceding tokens, if it is empty.
     pub(super) fn clear(&mut self, pool: usize, region: Range<usize>, copies: &mut Vec<SlotCopy>) {
         let blocks = &self.pools[pool];
-        let is_cached = |at: usize| blocks.node(at as BlockId).is_some();
-        let is_unused = |at: &usize| blocks.is_unused(*at as BlockId);
-        let unused = region.clone().filter(is_unused);
-        let cached: Vec<usize> = unused.filter(|at| is_cached(*at)).collect();
+        let is_cached =
+            |at: &usize| blocks.is_unused(*at as BlockId) && blocks.node(*at as BlockId).is_some();
+        let cached: Vec<usize> = region.clone().filter(is_cached).collect();
         if cached.is_empty() {
             return;
         }
-        let outside = (0..blocks.len()).filter(|at| !region.contains(at));
-        let mut empty = FreeRuns::of(outside.filter(is_unused).filter(|at| !is_cached(*at)));
+        // Nothing is moved to blocks of the region.
+        let blocks = &mut self.pools[pool];
+        let mut hidden: Vec<usize> = region.filter(|at| blocks.hide(*at)).collect();
         for block in cached {
             let Some(node) = self.pools[pool].node(block as BlockId) else {
                 continue;
             };
             let before = self.tree.part(self.tree.parent(node), pool);
             let after = before.map(|before| before as usize + 1);
-            let after = after.filter(|at| empty.take(*at));
+            let after = after.filter(|at| self.pools[pool].hide(*at));
             // The first half of an empty run is left to the sequence before it.
-            let Some(to) = after.or_else(|| empty.take_middle()) else {
-                return;
+            let Some(to) = after.or_else(|| self.pools[pool].hide_middle()) else {
+                break;
             };
             let n = self.tree.n_tokens(node);
             push_copy(copies, pool, block as BlockId, to as BlockId, n);
             self.pools[pool].transfer(block as BlockId, to as BlockId, &mut self.tree, pool);
+            self.pools[pool].hide(block);
+            hidden.push(block);
         }
+        hidden.into_iter().for_each(|at| self.pools[pool].show(at));
     }
 
     /// The best place for a run of `n` blocks that takes over the contents of blocks `sources`, where no home is left for
@@ -566,8 +568,12 @@ impl BlockManager {
             false => (block + 1).saturating_sub(region.end),
         };
         let blocks = &self.pools[pool];
-        let unused = (0..blocks.len()).filter(|block| blocks.is_unused(*block as BlockId));
-        let found = unused.min_by_key(|b| (distance(*b), self.last_used(pool, *b), *b))?;
+        let nearest = |among: Range<usize>| {
+            let unused = among.filter(|block| blocks.is_unused(*block as BlockId));
+            unused.min_by_key(|b| (distance(*b), self.last_used(pool, *b), *b))
+        };
+        let of_home = nearest(home..region.end.min(blocks.len()));
+        let found = of_home.or_else(|| nearest(0..blocks.len()))?;
         let block = found as BlockId;
         self.pools[pool].claim(block, &mut self.tree, pool);
         Some(block)

@@ -89,6 +89,13 @@ impl States {
         &self.bytes
     }
 
+    /// The tables of the states, in the order of their names.
+    pub(crate) fn tensors(&self) -> Vec<&Tensor> {
+        let mut all: Vec<_> = self.parts.iter().collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
+        all.into_iter().map(|(_, rows)| rows).collect()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

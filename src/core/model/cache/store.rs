@@ -168,6 +168,12 @@ impl KvCache {
     pub(crate) fn bytes(&self) -> &[u64] {
         &self.bytes
     }
+
+    /// The tensors, each with its pool and the rows of a block in it.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = (usize, &Tensor, usize)> {
+        let all = self.pools.iter();
+        all.map(|(pool, tensor, layout)| (*pool, tensor, rows_of_block(*layout)))
+    }
 }
 
 /// Rows of a block in a tensor.

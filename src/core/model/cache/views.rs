@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::blocks::Runs;
 
 use super::block_manager::BlockManager;
-use super::mask::Mask;
+use super::mask::{MaskValue, mask_of_slots};
 use super::runs::span_of;
 use super::{BLOCK, NOBODY, SequenceId};
 
@@ -232,7 +232,12 @@ impl BlockManager {
     }
 
     /// The mask `[n_kv, n_queries]` of queries over the keys of a view of a pool.
-    pub(crate) fn mask(&self, pool: usize, view: &Runs, queries: &[(SequenceId, u32)]) -> Mask {
+    pub(crate) fn mask<T: MaskValue>(
+        &self,
+        pool: usize,
+        view: &Runs,
+        queries: &[(SequenceId, u32)],
+    ) -> Vec<T> {
         let sequences: Vec<_> = queries
             .iter()
             .map(|(id, _)| self.sequences.get(id))
@@ -242,7 +247,7 @@ impl BlockManager {
             .iter()
             .map(|(id, position)| (*id, if *id == NOBODY { 0 } else { *position }))
             .collect();
-        Mask::of_slots(
+        mask_of_slots(
             view.n_kv,
             &queries,
             &self.groups[pool].rule,

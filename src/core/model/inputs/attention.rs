@@ -1,5 +1,8 @@
 //! Inputs for the keys of a KV group that the queries of a pass attend to: block tables, or runs with a mask.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
 use crate::blocks::cache::CacheOptions as Visibility;
 use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::{Selection, TAIL};
@@ -8,7 +11,7 @@ use crate::plan::{CachePlan, KeyTokens, Plan, RowLayout, Unit};
 use lab_base::ggml::{Error, Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
-use super::super::cache::{Mask, SequenceId};
+use super::super::cache::{SequenceId, mask_of_tokens};
 use super::super::graph_shape::GraphParts;
 use super::super::key_shape::{KeyShape, table_len};
 use super::data::PassData;
@@ -147,7 +150,16 @@ impl ViewInput {
                     let (own, after) = left.split_at(runs.n_tokens * runs.n_runs);
                     left = after;
                     if view.mask.is_allocated() {
-                        write_mask(executor, &view.mask, &manager.mask(group, runs, own))?;
+                        match view.mask.ty() {
+                            TensorType::F16 => {
+                                let mask: Vec<f16> = manager.mask(group, runs, own);
+                                executor.write(&view.mask, &mask)?;
+                            }
+                            _ => {
+                                let mask: Vec<f32> = manager.mask(group, runs, own);
+                                executor.write(&view.mask, &mask)?;
+                            }
+                        }
                     }
                     let seen = |i| manager.seen(group, runs, own, i);
                     self.write_whole(executor, at, (own, manager.rule(group)), seen)?;
@@ -173,11 +185,11 @@ impl ViewInput {
                     };
                     let rule = manager.rule(group);
                     let around = |(id, position)| manager.around(group, id, position);
-                    let values = Mask::of_tokens(own, keys_of, rule, around);
+                    let values = mask_of_tokens(own, keys_of, rule, around);
                     if view.mask.is_allocated() {
                         write_mask(executor, &view.mask, &values)?;
                     }
-                    let row = |i| &values.as_f32()[i * runs.n_kv..][..runs.n_kv];
+                    let row = |i| &values[i * runs.n_kv..][..runs.n_kv];
                     let seen = |i: usize| {
                         let rows = row(i).iter().zip(keys_of(i)).enumerate();
                         let seen = rows.filter(|(_, (value, _))| value.is_finite());
@@ -283,7 +295,7 @@ impl ViewInput {
                 }
             }
         }
-        write_mask(executor, mask, &Mask::of_values(values))
+        write_mask(executor, mask, &values)
     }
 }
 
@@ -367,9 +379,13 @@ fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView
     })
 }
 
-fn write_mask(executor: &mut Executor, mask: &Tensor, values: &Mask) -> Result<()> {
+fn write_mask(executor: &mut Executor, mask: &Tensor, values: &[f32]) -> Result<()> {
     match mask.ty() {
-        TensorType::F16 => executor.write(mask, &values.to_f16()),
-        _ => executor.write(mask, values.as_f32()),
+        TensorType::F16 => {
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(values);
+            executor.write(mask, &halves)
+        }
+        _ => executor.write(mask, values),
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::pairs::pairs;
 use super::{AdaptedModel, AdapterSource, Error, LoraPair, peft};
+use crate::models::source::ModelSource;
 use crate::plan::Plan;
 use lab_base::weights;
 use lab_base::weights::Weights;
@@ -22,6 +23,12 @@ pub struct Adapter {
 }
 
 impl Adapter {
+    /// Identifies its files, by their names, sizes and times of change.
+    pub fn stamp(&self) -> [u8; 32] {
+        let stamp = ModelSource::File(self.path.clone()).stamp();
+        stamp.map_or([0; 32], |stamp| stamp.digest())
+    }
+
     /// Reads an adapter for a model.
     ///
     /// # Errors

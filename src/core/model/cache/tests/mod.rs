@@ -155,8 +155,8 @@ impl Mirror {
                 let (own, after) = left.split_at(view.n_tokens * view.n_runs);
                 left = after;
                 assert!(view.n_runs == 1 || view.n_kv <= view.stride, "{view:?}");
-                let mask = self.block_manager.mask(pool, view, own);
-                for (i, row) in mask.as_f32().chunks(view.n_kv).enumerate() {
+                let mask: Vec<f32> = self.block_manager.mask(pool, view, own);
+                for (i, row) in mask.chunks(view.n_kv).enumerate() {
                     let start = view.first + i / view.n_tokens * view.stride;
                     assert!(start + view.n_kv <= self.groups[pool].n_slots);
                     self.check_row(pool, own[i], start, row);
@@ -234,6 +234,32 @@ impl Mirror {
         }
     }
 
+    /// Puts the blocks of a text from the block `first` on into the cache, each with the parts in a set of bits.
+    fn put(&mut self, text: &[u32], first: usize, parts: u64, is_written: bool) {
+        let n = text.len() / BLOCK - first;
+        let manager = &mut self.block_manager;
+        let taken = manager.take_parts(&[], text, first, &vec![parts; n]);
+        for (at, places) in (first..).zip(&taken.places) {
+            for (part, block) in places {
+                assert!(parts >> part & 1 == 1);
+                if *part == self.groups.len() {
+                    self.rows
+                        .insert(*block as usize, text[..(at + 1) * BLOCK].to_vec());
+                    continue;
+                }
+                for i in 0..BLOCK {
+                    let slot = *block as usize * BLOCK + i;
+                    let own = match is_written {
+                        true => text[..=at * BLOCK + i].to_vec(),
+                        false => vec![u32::MAX],
+                    };
+                    self.slots.insert((*part, slot), own);
+                }
+            }
+        }
+        manager.keep_parts(taken, is_written);
+    }
+
     fn release_all(&mut self) {
         for id in 0..N_SEQS {
             self.block_manager.release(id);
@@ -254,6 +280,10 @@ enum Act {
     Forget(SequenceId, usize),
     Release(SequenceId),
     Discard(SequenceId),
+    /// Blocks of a text come from elsewhere: its kind, the first block, their number, the parts, and whether they are written.
+    Put(u32, usize, usize, u64, bool),
+    /// A text of a kind, of so many blocks, is erased.
+    Erase(u32, usize),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
@@ -267,8 +297,17 @@ fn acts() -> impl Strategy<Value = Act> {
         (id.clone(), 1..20usize).prop_map(|(id, n)| Act::Fail(id, n)),
         (id.clone(), 0..60usize).prop_map(|(id, n)| Act::Forget(id, n)),
         id.clone().prop_map(Act::Release),
+        (0..3u32, 0..4usize, 1..5usize, 0..8u64, any::<bool>()).prop_map(
+            |(kind, first, n, parts, is_written)| Act::Put(kind, first, n, parts, is_written)
+        ),
+        (0..3u32, 1..5usize).prop_map(|(kind, n)| Act::Erase(kind, n)),
         id.prop_map(Act::Discard),
     ]
+}
+
+/// A text of a kind. Kinds begin alike.
+fn text_of(kind: u32, n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| i / 24 * kind).collect()
 }
 
 fn live(mirror: &mut Mirror, acts: &[Act]) {
@@ -276,7 +315,7 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
         match *act {
             Act::Start(id, kind, n) => {
                 mirror.block_manager.release(id);
-                let text: Vec<u32> = (0..n as u32).map(|i| i / 24 * kind).collect();
+                let text = text_of(kind, n);
                 let n_cached = mirror.resume(id, &text).n_cached;
                 assert!(n_cached < n);
                 mirror.pass(&[(id, &text[n_cached..])], false);
@@ -308,6 +347,17 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
             Act::Discard(id) => {
                 mirror.block_manager.discard(id);
                 mirror.texts.remove(&id);
+            }
+            Act::Put(kind, first, n, parts, is_written) => {
+                mirror.put(
+                    &text_of(kind, (first + n) * BLOCK),
+                    first,
+                    parts,
+                    is_written,
+                );
+            }
+            Act::Erase(kind, n) => {
+                mirror.block_manager.erase(&[], &text_of(kind, n * BLOCK));
             }
         }
         for id in 0..N_SEQS {
@@ -390,7 +440,7 @@ fn text(n: u32) -> Vec<u32> {
 #[test]
 fn a_text_that_was_read_is_not_read_again() {
     let mut mirror = Mirror::new(vec![group(8, 0)], None);
-    assert_eq!(mirror.resume(0, &text(40)).miss, CacheMiss::Unknown);
+    assert_eq!(mirror.resume(0, &text(40)).miss, CacheMiss::Nothing);
     assert!(mirror.pass(&[(0, &text(40))], false));
     // While the first still runs, and after it has ended.
     let first = mirror.resume(1, &text(40));
@@ -404,7 +454,55 @@ fn a_text_that_was_read_is_not_read_again() {
         31,
         "one token is read"
     );
-    assert_eq!(mirror.resume(1, &[5; 40]).miss, CacheMiss::Unknown);
+    assert_eq!(mirror.resume(1, &[5; 40]).miss, CacheMiss::Nothing);
+}
+
+#[test]
+fn blocks_from_elsewhere_are_found_as_those_that_were_read() {
+    for window in [0, WINDOW] {
+        let mut mirror = Mirror::new(vec![group(8, 0), group(8, window)], None);
+        let text = text(80);
+        mirror.put(&text, 0, 0b11, true);
+        let whole = [&text[..], &[7]].concat();
+        let found = mirror.resume(0, &whole);
+        assert_eq!((found.n_cached, found.miss), (80, CacheMiss::None));
+        assert!(mirror.pass(&[(0, &[7])], false));
+        mirror.block_manager.release(0);
+        assert_eq!(
+            mirror.block_manager.parts(&[], &text),
+            mirror.block_manager.parts(&[], &whole)
+        );
+        // Nothing is evicted for blocks that have no room beside those of their own prefix.
+        let longer: Vec<u32> = (0..200).collect();
+        mirror.put(&longer[..192], 5, 0b11, true);
+        assert!(mirror.resume(1, &longer).n_cached >= 80);
+        mirror.block_manager.release(1);
+        mirror.check_users();
+        assert_eq!(mirror.block_manager.erase(&[], &text), 80);
+        assert_eq!(mirror.resume(1, &whole).miss, CacheMiss::Evicted);
+    }
+}
+
+#[test]
+fn a_miss_says_why() {
+    let mut mirror = Mirror::new(vec![group(8, 0)], None);
+    mirror.block_manager.set_prefix_key(2, &[5], 0);
+    assert!(mirror.pass(&[(2, &text(40))], false));
+    assert_eq!(
+        mirror.resume(0, &text(40)).miss,
+        CacheMiss::OtherComputation
+    );
+    mirror.block_manager.release(2);
+    assert_eq!(mirror.resume(1, &[9; 40]).miss, CacheMiss::Nothing);
+    assert!(mirror.pass(&[(1, &[9; 40])], false));
+    let found = mirror.resume(0, &[&[9; 20][..], &[3; 20]].concat());
+    assert_eq!(
+        (found.n_cached, found.miss),
+        (20, CacheMiss::Differs { at: 20 })
+    );
+    let manager = &mirror.block_manager;
+    let instead = manager.cached_instead(0, &[&[9; 20][..], &[3; 20]].concat());
+    assert_eq!(instead, Some(&[9; BLOCK][..]));
 }
 
 #[test]
@@ -414,13 +512,19 @@ fn the_start_of_a_block_is_taken_over() {
     // Another way from within a block that is in use.
     let other = [&text(25)[..], &[9; 20]].concat();
     let found = mirror.resume(1, &other);
-    assert_eq!((found.n_cached, found.miss), (25, CacheMiss::Unknown));
+    assert_eq!(
+        (found.n_cached, found.miss),
+        (25, CacheMiss::Differs { at: 25 })
+    );
     assert!(mirror.pass(&[(1, &other[25..])], false));
     assert!(mirror.pass(&[(0, &[40, 41])], false));
     // A text that ended within a block goes on.
     mirror.block_manager.release(0);
     let longer = mirror.resume(2, &text(60));
-    assert_eq!((longer.n_cached, longer.miss), (42, CacheMiss::Unknown));
+    assert_eq!(
+        (longer.n_cached, longer.miss),
+        (42, CacheMiss::Ends { at: 42 })
+    );
     assert!(mirror.pass(&[(2, &text(60)[42..])], false));
     mirror.check_users();
 }
@@ -470,7 +574,7 @@ fn a_window_and_its_cached_blocks_do_not_grow() {
     assert_eq!(mirror.resume(1, &text(500)).n_cached, 499);
     mirror.block_manager.release(1);
     let middle = mirror.resume(1, &text(250));
-    assert_eq!((middle.n_cached, middle.miss), (0, CacheMiss::Evicted));
+    assert_eq!((middle.n_cached, middle.miss), (0, CacheMiss::WindowPassed));
 }
 
 #[test]
