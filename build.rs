@@ -31,7 +31,7 @@ fn main() {
     if let Ok(include) = env::var("DEP_GGML_INCLUDE") {
         println!("cargo::rustc-env=GGML_INCLUDE={include}");
     }
-    println!("cargo::rerun-if-env-changed=BENCH_COMMIT");
+    println!("cargo::rerun-if-env-changed=SOURCE_COMMIT");
     println!("cargo::rerun-if-changed={ARCHIVE_COMMIT}");
     let commit = commit().unwrap_or_default();
     println!("cargo::rustc-env=PROGRAM_COMMIT={commit}");
@@ -40,7 +40,7 @@ fn main() {
 /// The commit of the sources: what the environment says, what an archive says, what git says. A development build does not ask git: it
 /// would be compiled and linked again with each commit.
 fn commit() -> Option<String> {
-    if let Ok(commit) = env::var("BENCH_COMMIT") {
+    if let Ok(commit) = env::var("SOURCE_COMMIT") {
         return Some(commit).filter(|commit| !commit.is_empty());
     }
     let archived = std::fs::read_to_string(ARCHIVE_COMMIT).unwrap_or_default();

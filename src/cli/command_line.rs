@@ -83,6 +83,12 @@ pub(super) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands into a folder
+    #[command(hide = true)]
+    ManPages {
+        /// A folder, which is made where it is missing
+        folder: std::path::PathBuf,
+    },
 }
 
 pub(super) fn command() -> clap::Command {

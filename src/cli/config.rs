@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
@@ -238,8 +239,10 @@ impl ServeOptions {
         let line = ["bench".to_owned(), "serve".to_owned()]
             .into_iter()
             .chain(flags);
-        let Err(error) = Cli::command().try_get_matches_from(line) else {
-            return Ok(());
+        let error = match Cli::command().try_get_matches_from(line) {
+            // What another option needs is checked where all are together.
+            Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => error,
+            _ => return Ok(()),
         };
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();

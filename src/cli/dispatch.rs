@@ -95,6 +95,13 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut command(), "bench", &mut script);
             output::bytes(&script)
         }
+        Command::ManPages { folder } => {
+            let write = || {
+                std::fs::create_dir_all(&folder)?;
+                clap_mangen::generate_to(command().disable_help_subcommand(true), &folder)
+            };
+            write().map_err(|error| output::at(&folder, error))
+        }
     };
     log::flush();
     ran

@@ -16,11 +16,11 @@ use lab_core::models::ModelSource;
 use lab_inspect::towers::TowerReport;
 
 use super::inspect::{
-    self, Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text,
-    tokenizer_text,
+    self, Findings, PlanFindings, TensorSizes, cache_bytes, cache_types_text, tokenizer_text,
 };
 use super::options::{LoadOptions, ModelArg};
 use super::plan::device_line;
+use super::sequences::{ParallelOption, room_text};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -188,11 +188,7 @@ impl DoctorReport {
         let mut text =
             format!("{size} of weights, {step_text} of {kind} KV cache for each {STEP} tokens");
         if let Some(all) = all.map(bytes) {
-            let context = options.n_ctx_seq;
-            text += &format!("; {all} in all with a context of {context} tokens");
-            if options.n_seqs != 1 {
-                text += &format!(" for each of {} sequences", options.n_seqs);
-            }
+            text += &format!("; {all} in all with {}", room_text(options));
         }
         text.extend(here.map(|here| format!("; {} free here", bytes(here))));
         self.row("memory", text);

@@ -38,6 +38,7 @@ mod plan;
 mod points;
 mod run;
 mod sampling;
+mod sequences;
 mod serve;
 mod service_manager;
 #[cfg(feature = "otel")]

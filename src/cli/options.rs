@@ -26,9 +26,9 @@ use super::output::at;
 use super::placement::PlacementOptions;
 use super::values::{cache_type, matrix_type, positive, tokens};
 
-/// Metadata key of chat templates; a name may follow.
 /// Maximum number of tokens of a prompt that attend to each other in both directions, unless the context is shorter.
 const MEDIA_BATCH: usize = 2048;
+/// Metadata key of chat templates; a name may follow.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 /// Name of the template of `--chat-template-file`.
 const TEMPLATE_OF_FILE: &str = "file";

@@ -14,7 +14,8 @@ use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 use lab_inspect::describe::has_effect;
 
-use super::options::{LoadDefaults, LoadOptions, ModelArg};
+use super::options::{LoadOptions, ModelArg};
+use super::sequences::{ParallelOption, room_text};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -25,29 +26,33 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    sequences: ParallelOption,
+    #[command(flatten)]
     load: LoadOptions,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut opened = args.load.open(&args.model.source()?)?;
-    let settings = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
+    let settings = args.sequences.resolve(&args.load, &opened)?;
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
-    // For the CPU alone, `bench inspect` reports the memory in more detail.
-    let memory = match plan.devices.is_empty() {
-        true => Vec::new(),
-        false => {
-            let mut estimator = Estimator::with(plan, &opened.weights, &opened.adapters)?;
-            estimator.memory(&settings)?.devices
-        }
-    };
+    // A plan is shown even if the weights of the file cannot be loaded.
+    let estimated = Estimator::with(plan, &opened.weights, &opened.adapters);
+    let estimated = estimated.map_err(|error| error.to_string());
+    let memory = estimated.and_then(|mut estimator| {
+        let used = estimator.memory(&settings);
+        used.map_err(|error| error.to_string())
+    });
     let unread = unread_keys(plan, opened.weights.metadata());
     let towers = opened.media.iter().flat_map(|media| &media.towers);
     let towers: Vec<&OpenedTower> = towers.collect();
     if args.json {
-        let mut fields = to_json(plan, &unread, &memory);
+        let mut fields = to_json(plan, &unread);
+        fields["memory"] = json!(memory.as_ref().map_or(&[][..], |used| &used.devices));
+        fields["n_ctx"] = json!(settings.n_ctx_seq);
+        fields["parallel"] = json!(settings.n_seqs);
         let of_tower = |tower: &&OpenedTower| {
-            let mut fields = to_json(&tower.plan, &[], &[]);
+            let mut fields = to_json(&tower.plan, &[]);
             fields["media"] = json!(tower.media.name());
             fields["map"] = json!(tower.weights.metadata().str(MAP_KEY));
             fields
@@ -56,12 +61,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return output::json(&fields);
     }
     let mut text = PlanText::new(plan);
-    for used in &memory {
-        text.line(format!(
-            "{} for {} tokens",
-            device_line(used),
-            settings.n_ctx
-        ));
+    let room = room_text(&settings);
+    match &memory {
+        Ok(memory) => {
+            for used in &memory.devices {
+                text.line(format!("{} with {room}", device_line(used)));
+            }
+        }
+        Err(why) => text.line(format!("memory with {room}: not known: {why}")),
     }
     text.parts();
     let mut out = text.out;
@@ -325,7 +332,7 @@ fn option(plan: &Plan, kind: OptionKind, value: &ResolvedOption) -> String {
     }
 }
 
-fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
+fn to_json(plan: &Plan, unread: &[String]) -> Value {
     let unit = |unit: &Unit| unit_json(plan, unit);
     let units = |all: &[Unit]| all.iter().map(unit).collect::<Value>();
     let any = |of: &Option<Unit>| of.as_ref().map(unit);
@@ -387,7 +394,6 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
         })),
         "unclaimed": plan.unclaimed,
         "unread": unread,
-        "memory": memory,
         "placement": placement(plan),
     })
 }

@@ -40,6 +40,8 @@ pub(super) const PER_MODEL: &str = "per_model";
 const CACHE_TIME: Duration = Duration::from_secs(20);
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
+/// Recurrent-state checkpoints of a model, unless an option says otherwise.
+pub(super) const CHECKPOINTS: usize = 16;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -131,7 +133,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    #[arg(long, default_value_t = CHECKPOINTS, value_name = "N")]
     checkpoints: usize,
     /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more; default: 128,
     /// with layers on GPUs or RPC workers 512
@@ -619,11 +621,12 @@ fn pool_of(
 /// The files and batches of clients, for a server with these options.
 fn batches(args: &Args, kept: &Path) -> Result<BatchStore, Failure> {
     let folder = args.files.clone().unwrap_or_else(|| kept.join("files"));
+    let place = folder.display().to_string();
     let files = FileStore::open(folder, args.file_bytes);
     // One sequence is always left for other requests.
     let n_turns = args.parallel.saturating_sub(1).max(1);
     let batches = files.and_then(|files| BatchStore::open(files, n_turns));
-    batches.map_err(|e| anyhow::anyhow!("--files: {e}"))
+    batches.map_err(|e| anyhow::anyhow!("--files {place}: {e}"))
 }
 
 /// The vectors that requests may name, for a server with these options.

@@ -22,6 +22,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Context as LayerContext;
+use tracing_subscriber::registry::LookupSpan;
 
 use super::Failure;
 
@@ -37,7 +38,10 @@ static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
 ///
 /// # Errors
 /// A variable of the environment has a wrong value.
-pub(super) fn layer<S: Subscriber>() -> Result<impl Layer<S>, Failure> {
+pub(super) fn layer<S>() -> Result<impl Layer<S>, Failure>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(SEND_TIME))
         .http_status_as_error(false)

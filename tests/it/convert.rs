@@ -372,7 +372,7 @@ fn a_broken_run_leaves_nothing_behind() {
             false => to_folder(&model, None, &path, SHARD_BYTES, false, &mut |_, _| {}),
         };
         let message = error.expect_err("no such folder").to_string();
-        assert!(message.contains("No such file or directory"), "{message}");
+        assert!(message.contains("there is no folder"), "{message}");
         assert_eq!(names(scratch.path()), before, "{target}");
     }
 }

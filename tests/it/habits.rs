@@ -208,8 +208,8 @@ fn an_unknown_option_gets_no_tip_that_leads_elsewhere() {
     }
     for (arguments, part) in [
         (
-            &["plan", "--parallel", "8"][..],
-            "an option of `bench batch`, `bench serve`",
+            &["points", "--parallel", "8"][..],
+            "an option of `bench batch`",
         ),
         (
             &["run", "-c", "-1", "hi"],
@@ -437,6 +437,17 @@ fn memory_is_that_of_the_options() {
     assert_eq!(shrunk["stored_bytes"], plain["bytes"]);
     let text = printed(&["doctor", SHIPPED, "--type", "q4_0"]);
     assert!(text.contains("on disk, loaded as"), "{text}");
+    let planned = printed(&["plan", "--json", SHIPPED, "-c", "8k", "--parallel", "4"]);
+    let planned: Value = serde_json::from_str(&planned).expect("JSON");
+    let parts = planned["memory"][0].as_object().expect("the processor");
+    let parts = parts.values().filter_map(Value::as_u64).sum::<u64>();
+    assert_eq!(parts, number(&four, all));
+    assert_eq!(planned["parallel"], 4);
+    let text = printed(&["plan", SHIPPED, "-c", "8k", "--parallel", "4"]);
+    assert!(
+        text.contains("a context of 8192 tokens for each of 4 sequences"),
+        "{text}"
+    );
     let text = printed(&["inspect", SHIPPED, "--parallel", "4"]);
     assert!(text.contains("memory of 4 sequences"), "{text}");
 }

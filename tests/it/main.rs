@@ -74,6 +74,7 @@ mod native;
 mod observability;
 mod ollama;
 mod outputs;
+mod packages;
 mod page;
 mod patching;
 mod peers;

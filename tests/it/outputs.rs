@@ -477,3 +477,27 @@ fn an_output_can_be_stdout() {
         "{said}"
     );
 }
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let folder = scratch();
+    let missing = folder.path().join("missing");
+    let output = missing.join("values.npy");
+    let ran = bench(&["logits", "--tokens", "1,2", "-o", text(&output)]);
+    let named = format!("there is no folder {}", text(&missing));
+    assert!(ran.err.contains(&named), "{}", ran.err);
+
+    // A server has a folder for sockets and one for results.
+    for options in [
+        &["serve", "--port", "0"][..],
+        &["serve", "--port", "0", "--in-process"],
+    ] {
+        let mut command = program(options);
+        let output = command.env("TMPDIR", &missing).output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{said}");
+        for part in [text(&missing), "TMPDIR"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+}

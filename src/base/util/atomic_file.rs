@@ -150,6 +150,13 @@ impl Temporary {
                     return Ok((Self { path, _lock: lock }, made));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let folder = folder_of(target).display();
+                    return Err(io::Error::new(
+                        error.kind(),
+                        format!("there is no folder {folder}"),
+                    ));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -298,6 +305,14 @@ pub fn write<'p>(target: impl Into<OutputPath<'p>>, bytes: &[u8]) -> io::Result<
     let mut part = PartFile::new(target)?;
     part.write(bytes)?;
     part.place().map(drop)
+}
+
+/// An error of the folder `place` of temporary files, with its path and what sets it.
+pub fn temporary_error(place: &Path, error: &io::Error) -> io::Error {
+    let place = place.display();
+    let text =
+        format!("temporary files in {place}: {error}; the variable TMPDIR sets another folder");
+    io::Error::new(error.kind(), text)
 }
 
 /// A folder under a temporary name. Dropping the value removes it with its contents.

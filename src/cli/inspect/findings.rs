@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clap::Args;
-
 use super::super::Failure;
-use super::super::options::{LoadDefaults, LoadOptions};
-use super::super::values::positive;
+use super::super::options::LoadOptions;
+use super::super::sequences::ParallelOption;
 use lab_base::chat::template::{self, ChatTemplate, Moment};
 use lab_base::tokenizer::{self, Tokenizer};
 use lab_base::util::clock::unix_seconds;
@@ -73,20 +71,6 @@ pub(super) struct ContextMemory {
     pub(super) refusal: Option<String>,
 }
 
-/// For how many sequences the memory is planned.
-#[derive(Debug, Args)]
-pub(in crate::cli) struct ParallelOption {
-    /// Number of sequences at the same time for which the memory is computed, as of `bench serve`, 1 or more
-    #[arg(
-        long,
-        default_value = "1",
-        value_name = "N",
-        value_parser = positive,
-        alias = "max-num-seqs"
-    )]
-    parallel: usize,
-}
-
 pub(in crate::cli) fn findings(
     source: &ModelSource,
     sequences: &ParallelOption,
@@ -99,7 +83,7 @@ pub(in crate::cli) fn findings(
     };
     let why = match load.open_with(source, &definitions) {
         Ok(opened) => {
-            let mut found = of_opened(load, sequences.parallel, opened)?;
+            let mut found = of_opened(load, sequences, opened)?;
             if load.converts() {
                 let stored = models::read(source, &definitions)?;
                 let sizes = stored.weights.tensors().iter().map(|tensor| tensor.bytes);
@@ -156,18 +140,13 @@ fn unplanned(
 
 fn of_opened(
     load: &LoadOptions,
-    n_seqs: usize,
+    sequences: &ParallelOption,
     mut opened: OpenedModel,
 ) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let requested = load.context(&opened.plan);
-    let resolved = load.resolve(&opened, LoadDefaults::LOCAL);
+    let resolved = sequences.resolve(load, &opened);
     let placed = resolved.and_then(|options| {
-        let options = Options {
-            n_ctx: options.n_ctx.saturating_mul(n_seqs),
-            n_seqs,
-            ..options
-        };
         load.place(&mut opened, &options)?;
         Ok(options)
     });
@@ -301,7 +280,7 @@ fn context(
     ContextMemory {
         n_ctx,
         memory: memory.ok().map(|memory| with_towers(memory, towers)),
-        states: plan.recurrent_bytes(options.n_seqs as u64 + 1),
+        states: plan.recurrent_bytes((options.n_seqs + options.n_checkpoints) as u64 + 1),
         read,
         refusal: refusal.map(|error| error.to_string()),
     }

@@ -10,11 +10,11 @@ mod text;
 use clap::Args as ClapArgs;
 
 use super::options::{LoadOptions, ModelArg};
+use super::sequences::ParallelOption;
 use super::{Failure, output};
 
 pub(super) use findings::{
-    Findings, ParallelOption, PlanFindings, TensorSizes, cache_bytes, cache_types_text, findings,
-    tokenizer_text,
+    Findings, PlanFindings, TensorSizes, cache_bytes, cache_types_text, findings, tokenizer_text,
 };
 
 #[derive(Debug, ClapArgs)]

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use lab_base::util::atomic_file::PartFolder;
+use lab_base::util::atomic_file::{PartFolder, temporary_error};
 
 use super::arrays::{self, ArrayFormat, NamedArray};
 use super::owner::{Viewer, file_name, owner_and_id};
@@ -76,7 +76,9 @@ pub enum Error {
 /// A folder for results in the folder of temporary files. It is removed with its contents when the return value is
 /// dropped.
 pub fn temporary() -> io::Result<impl AsRef<Path>> {
-    let folder = PartFolder::new(&std::env::temp_dir().join("bench-lab"))?;
+    let place = std::env::temp_dir();
+    let folder = PartFolder::new(&place.join("bench-lab"));
+    let folder = folder.map_err(|error| temporary_error(&place, &error))?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;

@@ -186,6 +186,7 @@ impl Model {
         }
         let mut data = Vec::new();
         let mut bytes = Vec::new();
+        self.graphs.executor.wait();
         for (part, tensor, n_rows) in self.block_tensors() {
             let mut own = Vec::new();
             for run in runs_of(&places, part) {
@@ -248,6 +249,7 @@ impl Model {
             .block_manager
             .take_parts(&key, &tokens, blocks.first, &wanted);
         let mut written = Ok(());
+        self.graphs.executor.wait();
         for ((part, tensor, n_rows), data) in tensors.iter().zip(&blocks.data) {
             // The place of each taken block among those of the data.
             let mut sources = Vec::with_capacity(taken.places.len());

@@ -26,6 +26,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
+use lab_base::util::atomic_file::temporary_error;
 use lab_base::util::lock::lock;
 
 use serde::{Deserialize, Serialize};
@@ -159,7 +160,8 @@ fn socket_folder() -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.prefix(&prefix).tempdir_in(base)
+    let folder = builder.prefix(&prefix).tempdir_in(&base);
+    folder.map_err(|error| temporary_error(&base, &error))
 }
 
 impl ChildState {
