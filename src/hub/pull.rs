@@ -11,6 +11,13 @@ use crate::{CachedModel, Hub, HubError, ModelName};
 const SPARE: u64 = 256 << 20;
 
 /// The free space of the disk on which a folder is or will be; none where the system does not tell.
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}
+
+/// The free space of the disk on which a folder is or will be; none where the system does not tell.
+#[cfg(unix)]
 fn free_bytes(folder: &Path) -> Option<u64> {
     let existing = folder.ancestors().find(|f| f.exists())?;
     let stats = rustix::fs::statvfs(existing).ok()?;
