@@ -50,6 +50,7 @@ async fn fields_of(request: Request) -> Result<SlotFields, Error> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
 fn fault(failure: SlotFailure) -> Error {
     let message = match &failure {
         SlotFailure::Name => format!("`filename`: expected {failure}"),

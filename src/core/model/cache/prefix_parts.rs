@@ -107,28 +107,33 @@ impl BlockManager {
 
     /// Caches what was taken, once it is written. Without success it is free again.
     pub(crate) fn keep_parts(&mut self, taken: TakenParts, is_written: bool) {
-        let state_part = self.state_part();
-        for (node, places) in taken.nodes.iter().zip(&taken.places) {
+        let TakenParts {
+            places,
+            nodes,
+            held,
+            end,
+        } = taken;
+        for (node, places) in nodes.into_iter().zip(places) {
             for (part, block) in places {
-                let pool = match *part == state_part {
-                    true => self.rows.as_mut(),
-                    false => self.pools.get_mut(*part),
+                let Some(pool) = self.pool_of_part(part) else {
+                    continue;
                 };
-                let Some(pool) = pool else { continue };
                 if is_written {
-                    pool.remember(*block, *node);
-                    self.tree.set(*node, *part, *block);
+                    pool.remember(block, node);
                 }
-                pool.leave(*block);
+                pool.leave(block);
+                if is_written {
+                    self.tree.set(node, part, block);
+                }
             }
         }
-        for (part, block) in &taken.held {
-            if let Some(pool) = self.pool_of_part(*part) {
-                pool.leave(*block);
+        for (part, block) in held {
+            if let Some(pool) = self.pool_of_part(part) {
+                pool.leave(block);
             }
         }
-        self.tree.touch(taken.end);
-        self.tree.unpin(taken.end);
+        self.tree.touch(end);
+        self.tree.unpin(end);
     }
 
     /// Removes a prefix from the cache, except for what sequences use. Returns the number of tokens that it had.
