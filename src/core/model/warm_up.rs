@@ -37,8 +37,10 @@ impl Model {
     /// The first passes of `n` sequences.
     fn decode_first(&mut self, n: SequenceId) -> Result<()> {
         for _ in 0..N_RUNS {
-            let mut batch = Batch::default();
-            batch.wants_top = true;
+            let mut batch = Batch {
+                wants_top: true,
+                ..Batch::default()
+            };
             (0..n).for_each(|id| batch.push(0, id, self.next(id), true));
             self.forward_rows(&batch, &mut NoRows)?;
         }
