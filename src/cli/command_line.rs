@@ -87,7 +87,7 @@ pub(super) enum Command {
     #[command(hide = true)]
     ManPages {
         /// A folder, which is made where it is missing
-        folder: std::path::PathBuf,
+        folder: super::output::OutputPlace,
     },
 }
 

@@ -98,7 +98,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::ManPages { folder } => {
             let write = || {
                 std::fs::create_dir_all(&folder)?;
-                clap_mangen::generate_to(command().disable_help_subcommand(true), &folder)
+                clap_mangen::generate_to(command().disable_help_subcommand(true), &*folder)
             };
             write().map_err(|error| output::at(&folder, error))
         }

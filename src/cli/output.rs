@@ -262,8 +262,8 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    const INPUTS: &str = "a api_key_file archs audio b backend chat_template_file config dump file files from grammar image input json_schema kept keys lab_vectors lora_dir \
-        media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference socket source \
+    const INPUTS: &str = "a api_key_file archs audio b backend cache_dir chat_template_file config dump file files from grammar image input json_schema kept keys lab_vectors lora_dir \
+        media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference slot_save_path socket source \
         template tls_cert tls_key tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[
@@ -280,6 +280,7 @@ mod tests {
         "lab routing: html, json, png, svg",
         "lab run: output",
         "logits: output",
+        "man-pages: folder",
         "synth: output",
     ];
 
