@@ -88,6 +88,8 @@ pub(super) enum Command {
     ManPages {
         /// A folder, which is made where it is missing
         folder: super::output::OutputPlace,
+        #[command(flatten)]
+        force: super::output::ForceOption,
     },
 }
 

@@ -95,9 +95,14 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut command(), "bench", &mut script);
             output::bytes(&script)
         }
-        Command::ManPages { folder } => {
+        Command::ManPages { folder, force } => {
             let write = || {
                 std::fs::create_dir_all(&folder)?;
+                if !force.force && std::fs::read_dir(&folder)?.next().is_some() {
+                    return Err(std::io::Error::other(
+                        "the folder has files; --force replaces them",
+                    ));
+                }
                 clap_mangen::generate_to(command().disable_help_subcommand(true), &*folder)
             };
             write().map_err(|error| output::at(&folder, error))
