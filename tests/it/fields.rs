@@ -27,7 +27,7 @@ fn content(answer: &Value) -> &str {
 fn fields_without_effect_are_accepted_and_listed() {
     let server = Server::start(&[]);
     let extra = json!({
-        "user": "u", "store": true, "metadata": { "a": "b" }, "verbosity": "low", "id_slot": 3,
+        "user": "u", "store": true, "metadata": { "a": "b" }, "verbosity": "low",
         "use_beam_search": false, "length_penalty": 1, "service_tier": null,
     });
     for path in ["/v1/chat/completions", "/v1/completions"] {
@@ -41,7 +41,7 @@ fn fields_without_effect_are_accepted_and_listed() {
             let body = body.to_string();
             let (status, head, answer) = server.raw("POST", path, "application/json", &body);
             assert_eq!(status, 200, "{answer}");
-            let listed = "x-bench-ignored: id_slot, metadata, store, user, verbosity\r\n";
+            let listed = "x-bench-ignored: metadata, store, user, verbosity\r\n";
             assert!(head.contains(listed), "{head}");
             assert_eq!(head.contains("x-accel-buffering: no"), stream, "{head}");
         }
