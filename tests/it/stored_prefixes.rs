@@ -146,9 +146,11 @@ fn end(server: Server) -> String {
     server.ended()
 }
 
-fn metric(server: &Server, name: &str) -> f64 {
+fn metric(server: &Server, name: &str, label: &str) -> f64 {
     let page = server.raw("GET", "/metrics", "text/plain", "").2;
-    let all = page.lines().filter(|line| line.starts_with(name));
+    let all = page
+        .lines()
+        .filter(|line| line.starts_with(name) && line.contains(label));
     all.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
         .sum()
 }
@@ -197,8 +199,8 @@ fn another_server_finds_the_prefixes_of_the_one_before() {
             (&miss["reason"], &miss["at"]),
             (&json!("differs"), &json!(160))
         );
-        assert!(metric(&server, "bench_prefix_restored_tokens_total") > 0.0);
-        assert!(metric(&server, "bench_prefix_lookups_total") >= 6.0);
+        assert!(metric(&server, "bench_cached_tokens_total", "tier=\"disk\"") > 0.0);
+        assert!(metric(&server, "bench_prefix_lookups_total", "") >= 6.0);
         let plain = server.post(
             "/v1/completions",
             &json!({ "prompt": "1", "max_tokens": 1 }),
@@ -331,7 +333,7 @@ fn damaged_files_and_a_folder_that_fails_cost_nothing_but_time() {
     assert_eq!(found["choices"][0]["text"], cold["choices"][0]["text"]);
     assert_eq!(logprobs(&found), logprobs(&cold));
     assert_eq!(found["usage"]["cache"]["disk"], 0, "{found}");
-    assert!(metric(&server, "bench_prefix_store_segments_total") > 0.0);
+    assert!(metric(&server, "bench_prefix_store_segments_total", "") > 0.0);
     let log = end(server);
     assert!(log.contains("is dropped"), "{log}");
     // A file in the place of the folder.

@@ -49,7 +49,6 @@ const METRICS: &[&str] = &[
     "bench_model_loads_total counter Times that a model was loaded, by how that ended.",
     "bench_operations_total counter Operations of the graphs that ran, without views.",
     "bench_prefix_lookups_total counter Lookups of prompts, by tier of the prefix cache and by why no more was found (`none`: all was found).",
-    "bench_prefix_restored_tokens_total counter Tokens of prompts whose KV blocks came back from the host's memory or from files.",
     "bench_prefix_store_bytes gauge Bytes of stored prefixes, in the host's memory and in the folder.",
     "bench_prefix_store_segments_total counter Segments of prefixes that were written to files, that could not be, and files that were dropped because they did not fit.",
     "bench_preemptions_total counter Times that a request gave its place up for others.",
@@ -161,9 +160,6 @@ impl MetricsPage {
         ] {
             self.number(name, model, n);
         }
-        let labels = format!("{model},tier=\"memory\"");
-        let cached = read(&stats.cached_tokens);
-        self.number("bench_cached_tokens_total", &labels, cached);
         let work = stats.work();
         for (name, n) in [
             ("bench_attention_views_total", work.n_views),
@@ -201,6 +197,11 @@ impl MetricsPage {
 
     /// The prefix cache and what outlives it.
     fn prefixes(&mut self, stats: &Stats, model: &str) {
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let stored = [&stats.host_tokens, &stats.disk_tokens].map(read);
+        let cached = read(&stats.cached_tokens).saturating_sub(stored.iter().sum());
+        let labels = format!("{model},tier=\"memory\"");
+        self.number("bench_cached_tokens_total", &labels, cached);
         for ((tier, result), n) in stats.lookups() {
             let labels = format!("{model},tier=\"{tier}\",result=\"{result}\"");
             self.number("bench_prefix_lookups_total", &labels, n);
@@ -209,12 +210,11 @@ impl MetricsPage {
             return;
         };
         for (tier, tokens, bytes) in [
-            ("host", &stats.host_tokens, store.host_bytes),
-            ("disk", &stats.disk_tokens, store.disk_bytes),
+            ("host", stored[0], store.host_bytes),
+            ("disk", stored[1], store.disk_bytes),
         ] {
             let labels = format!("{model},tier=\"{tier}\"");
-            let tokens = tokens.load(Ordering::Relaxed);
-            self.number("bench_prefix_restored_tokens_total", &labels, tokens);
+            self.number("bench_cached_tokens_total", &labels, tokens);
             self.number("bench_prefix_store_bytes", &labels, bytes);
         }
         let outcomes = [

@@ -188,7 +188,7 @@ impl<C: Compute> EngineLoop<C> {
                 self.model.park_threads();
                 match self.next_order(&mut orders) {
                     Some(order) => self.follow(order),
-                    None => return self.spill_rest(),
+                    None => return self.with_store(Self::spill_rest),
                 }
             }
             while let Ok(order) = orders.try_recv() {
@@ -207,7 +207,7 @@ impl<C: Compute> EngineLoop<C> {
                 Err(mpsc::error::TryRecvError::Disconnected) => return None,
                 Err(mpsc::error::TryRecvError::Empty) => {}
             }
-            match self.work_in_idle() {
+            match self.with_store(Self::work_in_idle) {
                 None => return orders.blocking_recv(),
                 Some(true) => {}
                 Some(false) => std::thread::sleep(prefixes::NAP),
@@ -269,7 +269,7 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn step(&mut self) {
         self.reap();
         self.encode();
-        self.restore();
+        self.with_store(Self::restore);
         self.admit();
         // Progress of requests that became active.
         self.deliver_unless_held();
@@ -297,8 +297,10 @@ impl<C: Compute> EngineLoop<C> {
         }
         self.deliver_unless_held();
         self.stats.set_step(None);
-        self.spill_after(began.elapsed());
-        self.save_some();
+        self.with_store(|this| {
+            this.spill_after(began.elapsed());
+            this.save_some();
+        });
     }
 
     /// Delivers the events of all requests, unless that can wait until devices compute the next pass.

@@ -5,6 +5,7 @@
 //! (`prefix_store`).
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
@@ -139,6 +140,18 @@ impl<C: Compute> EngineLoop<C> {
             seed: self.prefixes.seed(&sequence.scales)?,
             scales: sequence.scales.clone(),
             tokens: tokens[..tokens.len() / BLOCK * BLOCK].to_vec(),
+        })
+    }
+
+    /// Does work of the store. If that panics, there is no store from then on, and completions go on without it.
+    pub(super) fn with_store<R: Default>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let done = catch_unwind(AssertUnwindSafe(|| work(self)));
+        done.unwrap_or_else(|_| {
+            tracing::error!("the code of stored prefixes panicked; they are not used any more");
+            let prefixes = &mut self.prefixes;
+            (prefixes.store, prefixes.spilling, prefixes.restoring) = (None, None, None);
+            prefixes.saving.clear();
+            R::default()
         })
     }
 
