@@ -13,7 +13,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 
 base=${BASE:-$work/base}
 if [ ! -d "$base/etc" ]; then
-    debootstrap --variant=minbase bookworm "$base" http://deb.debian.org/debian >"$work/debootstrap.log"
+    debootstrap --variant=minbase bookworm "$base" ${MIRROR:+"$MIRROR"} >"$work/debootstrap.log"
 fi
 # What all of them need besides a package, so that the times are those of the packages.
 cp -a "$base" "$work/prepared"
