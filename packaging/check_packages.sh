@@ -19,11 +19,6 @@ fi
 cp -a "$base" "$work/prepared"
 prepared=$work/prepared
 cp /etc/resolv.conf "$prepared/etc/"
-# This machine's way to packages for Python, if it has one of its own.
-for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
-    if [ -f "$file" ]; then install -D -m 644 "$file" "$prepared$file"; fi
-done
-
 # Runs a script in a root: within ROOT [unshare options] < SCRIPT. Mounts end with the process.
 within() {
     local root=$1
@@ -35,7 +30,7 @@ within() {
         mount --rbind /dev "$1/dev"
         if [ "$2" = --net ]; then ip link set lo up; fi
         exec chroot "$1" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
-            DEBIAN_FRONTEND=noninteractive bash -euo pipefail -s' - "$root" "${1:-}"
+            DEBIAN_FRONTEND=noninteractive PIP_CERT=/etc/ssl/certs/ca-certificates.crt bash -euo pipefail -s' - "$root" "${1:-}"
 }
 
 within "$prepared" >"$work/prepare.log" 2>&1 <<'END' || { tail "$work/prepare.log" >&2; exit 1; }
@@ -60,6 +55,10 @@ server {
 }
 NGINX
 END
+# This machine's way to packages for Python, if it has one of its own.
+for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
+    if [ -f "$file" ]; then install -D -m 644 "$file" "$prepared$file"; fi
+done
 
 # Asks the service through nginx: the last lines of each check, in a network of its own. $command, $folder and $user are set before.
 cat > "$work/ask" <<'END'
