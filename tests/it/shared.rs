@@ -36,7 +36,7 @@ fn text(kind: u32, [n_tokens, n_shared]: [usize; 2]) -> Vec<u32> {
 
 /// Logits of the tokens of a text from where the model goes on with it, in passes of at most `step`
 /// tokens.
-fn read(model: &mut Model, sequence: u32, tokens: &[u32], step: usize) -> Vec<f64> {
+pub(crate) fn read(model: &mut Model, sequence: u32, tokens: &[u32], step: usize) -> Vec<f64> {
     let first = model.next(sequence) as usize;
     let mut out = Vec::new();
     for (begin, chunk) in (first..).step_by(step).zip(tokens[first..].chunks(step)) {

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use lab_base::weights::TensorType;
 use lab_core::arch::Mode;
-use lab_core::model::{Batch, Model, Options};
+use lab_core::model::{Model, Options};
 
 use crate::goldens::{Golden, Turns, all_goldens, options};
+use crate::shared::read;
 use crate::support::command::{made_up, scratch, text};
 use crate::support::process::{kill, model as process_model};
 use crate::support::server::Server;
@@ -20,17 +21,8 @@ const N_TOKENS: u32 = 75;
 
 /// The bits of the logits of the tokens from where the sequence goes on, in passes of `step` tokens.
 fn bits(model: &mut Model, sequence: u32, tokens: &[u32], step: usize) -> Vec<u32> {
-    let first = model.next(sequence) as usize;
-    let mut out = Vec::new();
-    for (begin, chunk) in (first..).step_by(step).zip(tokens[first..].chunks(step)) {
-        let mut batch = Batch::default();
-        for (position, token) in (begin as u32..).zip(chunk) {
-            batch.push(*token, sequence, position, true);
-        }
-        let logits = model.forward(&batch).expect("the pass runs");
-        out.extend(logits.iter().map(|logit| logit.to_bits()));
-    }
-    out
+    let logits = read(model, sequence, tokens, step).into_iter();
+    logits.map(|logit| (logit as f32).to_bits()).collect()
 }
 
 /// Options of which each golden gets one: blocks anywhere, runs, quantised caches.

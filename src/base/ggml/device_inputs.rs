@@ -25,7 +25,7 @@ pub(super) struct DeviceInputs {
     block: Option<Block>,
     /// What was written since the last copy.
     written: Vec<Range<usize>>,
-    /// End of what was ever written for the graphs that are placed.
+    /// End of what was written for the loaded graph.
     known: usize,
 }
 
@@ -96,6 +96,11 @@ impl DeviceInputs {
         Ok(is_replaced)
     }
 
+    /// Another graph is loaded, whose inputs are all written before it runs: nothing is taken over from earlier ones.
+    pub(super) fn begin(&mut self) {
+        self.known = 0;
+    }
+
     /// Writes a tensor that is one of the inputs. Returns whether it is one.
     pub(super) fn write(&mut self, backend: &Backend, tensor: &Tensor, bytes: &[u8]) -> bool {
         let Some(block) = &mut self.block else {
@@ -128,7 +133,7 @@ impl DeviceInputs {
     }
 
     /// Begins to copy what was written to the device, after all that the backend was given before and before what it is given from now
-    /// on. What lies between and was not written stays as it was.
+    /// on. What the loaded graph had before and was not written again stays as it was.
     pub(super) fn send(&mut self, backend: &Backend) {
         let Some(block) = self.block.as_mut().filter(|_| !self.written.is_empty()) else {
             return;
@@ -136,7 +141,7 @@ impl DeviceInputs {
         self.written.sort_unstable_by_key(|range| range.start);
         let mut at = 0;
         for range in self.written.drain(..) {
-            block.take_over(at..range.start);
+            block.take_over(at..range.start.min(self.known));
             at = at.max(range.end);
         }
         block.take_over(at..self.known);

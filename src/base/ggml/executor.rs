@@ -19,6 +19,7 @@ use super::c_text::text;
 use super::device::Device;
 use super::device_inputs::DeviceInputs;
 use super::error::{Error, fault};
+use super::movable::MovableView;
 use super::ops::{Graph, Unary};
 use super::profile::Profile;
 use super::rpc::{Worker, workers_of};
@@ -153,6 +154,8 @@ pub struct Executor {
     is_batch_invariant: bool,
     /// Whether devices may still compute the loaded graph.
     is_running: Cell<bool>,
+    /// How often the devices were waited for.
+    n_waited: Cell<u64>,
     /// Whether the loaded graph ran since it was loaded.
     has_run: bool,
     run_costs: RunCosts,
@@ -202,6 +205,7 @@ impl Executor {
             is_plain: false,
             is_batch_invariant: false,
             is_running: Cell::new(false),
+            n_waited: Cell::new(0),
             has_run: false,
             run_costs: RunCosts::default(),
             counts: Cell::default(),
@@ -415,6 +419,7 @@ impl Executor {
             unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
         let before = self.graph.take();
+        self.inputs.iter_mut().for_each(DeviceInputs::begin);
         let is_new = graph.scratch().get().is_none();
         if is_new {
             self.wait();
@@ -496,6 +501,12 @@ impl Executor {
         let graph = loaded(self.graph.as_ref())?;
         let mut is_moved = false;
         let mut views = graph.movable.borrow_mut();
+        // A device may not have begun with the graph as it was launched last.
+        let is_ahead = graph.launched_in.get() == Some(self.n_waited.get());
+        let moves = |view: &MovableView| view.has_id(id) && !view.starts_at(first);
+        if is_ahead && views.iter().any(moves) {
+            self.wait();
+        }
         for view in views.iter_mut().filter(|view| view.has_id(id)) {
             // SAFETY: the view is one of this graph, which is complete since it is loaded.
             unsafe { view.complete(graph.as_ptr(), graph.n_nodes()) };
@@ -551,6 +562,7 @@ impl Executor {
         }
         let scheduler = self.sched_of(graph);
         self.is_running.set(self.devices.len() > 1);
+        graph.launched_in.set(Some(self.n_waited.get()));
         // SAFETY: the graph is allocated on this scheduler (`load`).
         let status = unsafe {
             match &mut self.profile {
@@ -573,6 +585,7 @@ impl Executor {
         if !self.is_running.replace(false) {
             return;
         }
+        self.n_waited.set(self.n_waited.get() + 1);
         self.count(|counts| counts.n_waits += 1);
         for backend in &self.backends[..self.inputs.len()] {
             // SAFETY: the backend is alive.
@@ -816,6 +829,8 @@ impl Executor {
                 self.is_running.set(false);
             }
         }
+        // What the results were made of was computed before them on the others.
+        self.wait();
         result.and_then(|()| self.check_workers())
     }
 

@@ -56,6 +56,13 @@ impl MovableView {
         }
     }
 
+    /// Whether the view starts at a row.
+    pub(super) fn starts_at(&self, first: usize) -> bool {
+        // SAFETY: the tensors are alive with the graph.
+        let offset = unsafe { sys::shim_view_offset(self.tensors[0]) };
+        offset == self.row_bytes * first
+    }
+
     /// Moves the view to start at a row. Returns whether it was elsewhere.
     pub(super) fn move_to(&self, first: usize) -> Result<bool, Error> {
         // SAFETY: the tensors are alive with the graph. The view stays inside the tensor of which it is one: its new end is
