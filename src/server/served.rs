@@ -25,7 +25,7 @@ use lab_core::engine::{
     self, Failure, Handle, Limits, LoadedModel, PooledOutput, PrefixStoreOptions, StartError,
     Unsupported,
 };
-use lab_core::model::{self, MediaTowers, Model, Options};
+use lab_core::model::{self, Drafter, MediaTowers, Model, Options};
 use lab_core::models::lora::Adapter;
 use lab_core::models::media::MediaProcessors;
 use lab_core::models::prompts::Prompts;
@@ -404,7 +404,9 @@ impl ServedModel {
             media,
             def,
             n_source_rows: _,
+            drafter,
         } = opened;
+        options.for_drafter = drafter.as_ref().and_then(|of| of.plan.target.clone());
         // Of an encoder only the hidden states are used, also where it has a head.
         options.embeddings |= engine::ends_in_vectors(&plan);
         let model = weights.label().to_owned();
@@ -458,6 +460,12 @@ impl ServedModel {
             if let Some(OpenedMedia { towers, processors }) = media {
                 let towers = MediaTowers::load(towers, processors, &of_towers, &mut |_, _| {})?;
                 model.set_towers(towers);
+            }
+            if let Some(mut drafter) = drafter {
+                drafter.place_like(model.plan());
+                let name = drafter.name.clone();
+                model.set_drafter(Drafter::load(drafter, &model)?);
+                tracing::info!(drafter = name, "drafts the next tokens");
             }
             Ok::<_, model::Error>(model)
         });

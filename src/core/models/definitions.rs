@@ -7,6 +7,7 @@ use crate::blocks::REGISTRY;
 use crate::hf::Maps;
 use crate::hf::processor::{ProcessorError, Processors};
 
+use super::drafters::DrafterChoice;
 use super::mmproj::MmprojChoice;
 
 /// The definitions, maps and options with which models are opened.
@@ -18,6 +19,8 @@ pub struct Definitions {
     pub maps: Maps,
     /// Towers.
     pub towers: Library,
+    /// Drafters.
+    pub drafters: Library,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
     /// Maps of projector files to towers.
@@ -26,6 +29,8 @@ pub struct Definitions {
     pub processors: Processors,
     /// The projector file with the towers of a model.
     pub mmproj: MmprojChoice,
+    /// Where the drafter of a model is.
+    pub drafter: DrafterChoice,
     /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
     /// Whether unused tensors and metadata keys are an error.
@@ -39,10 +44,12 @@ impl Definitions {
             archs: Library::open(&REGISTRY, folders)?,
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
+            drafters: Library::drafters(&REGISTRY, folders)?,
             tower_maps: Maps::towers(folders)?,
             mmproj_maps: Maps::mmproj(folders)?,
             processors: Processors::open(folders)?,
             mmproj: MmprojChoice::default(),
+            drafter: DrafterChoice::default(),
             allow_unmapped: false,
             strict: false,
         })

@@ -2,6 +2,7 @@
 
 pub mod convert;
 mod definitions;
+pub mod drafters;
 mod error;
 pub mod lora;
 pub mod media;

@@ -10,6 +10,7 @@ use crate::arch::ArchDef;
 use crate::hf;
 use crate::hf::Maps;
 use crate::models::definitions::Definitions;
+use crate::models::drafters::{OpenedDrafter, open_drafter};
 use crate::models::error::Error;
 use crate::models::lora;
 use crate::models::lora::Adapter;
@@ -52,6 +53,8 @@ pub struct OpenedModel {
     pub media: Option<OpenedMedia>,
     /// Maximum number of rows of a medium that the model reads before its tokens; 0 if it reads none so.
     pub n_source_rows: usize,
+    /// What drafts its next tokens, if anything does.
+    pub drafter: Option<OpenedDrafter>,
 }
 
 impl OpenedModel {
@@ -64,6 +67,10 @@ impl OpenedModel {
             model: weights.label().to_owned(),
             source,
         })?;
+        let drafter = self
+            .drafter
+            .map(|drafter| drafter.quantised(ty))
+            .transpose()?;
         let media = match (self.media, ty) {
             (Some(media), TensorType::F32) => Some(media.quantised(ty)?),
             (media, _) => media,
@@ -72,6 +79,7 @@ impl OpenedModel {
             weights,
             plan,
             media,
+            drafter,
             ..self
         })
     }
@@ -238,6 +246,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
     let media = open_media(source, &weights, &plan, with)?;
+    let drafter = open_drafter(&weights, (&def, &plan), with)?;
     let reads_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
     let rows = media.as_ref().filter(|_| reads_rows);
     let n_source_rows = rows.map_or(0, |media| media.processors.n_of_window());
@@ -258,6 +267,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         template: None,
         media,
         n_source_rows,
+        drafter,
         adapters: Vec::new(),
         prompts: match source.file() {
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
