@@ -12,7 +12,7 @@ use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::engine::{DiffusionOptions, Limits, PrefixStoreOptions};
 use lab_core::model::{Model, Options};
-use lab_core::models::drafters::DrafterChoice;
+use lab_core::models::DrafterChoice;
 use lab_core::models::mmproj::MmprojChoice;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{self, lora};

@@ -12,7 +12,7 @@ use crate::models::drafters::OpenedDrafter;
 
 use super::batch::Batch;
 use super::cache::{NOBODY, SequenceId};
-use super::draft::{Draft, DraftRequest};
+use super::draft::{Draft, DraftModel, DraftRequest};
 use super::draft_rows::DraftRows;
 use super::error::{Error, Result};
 use super::graph_shape::TargetRows;
@@ -152,52 +152,6 @@ impl Drafter {
         self.model.memory()
     }
 
-    /// Keeps the rows of the target `[width, n]` of tokens at these places, in the order of positions of each sequence.
-    pub(super) fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]) {
-        for ((sequence, position), row) in places.iter().zip(rows.chunks_exact(self.width.max(1))) {
-            if *sequence != NOBODY {
-                let known = self.sequences.entry(*sequence).or_default();
-                known.keep(*position, row);
-            }
-        }
-    }
-
-    /// Ends a sequence.
-    pub(super) fn release(&mut self, sequence: SequenceId) {
-        self.sequences.remove(&sequence);
-        // Rows of values depend on more than the tokens, so that no prefix is used again.
-        match self.width {
-            0 => self.model.release(sequence),
-            _ => self.model.discard(sequence),
-        }
-    }
-
-    /// Forgets what the target has forgotten: the positions of a sequence from `from` on.
-    pub(super) fn forget(&mut self, sequence: SequenceId, from: u32) {
-        let Some(known) = self.sequences.get_mut(&sequence) else {
-            if self.width == 0 && self.model.next(sequence) > from {
-                self.model.forget(sequence, from);
-            }
-            return;
-        };
-        known.forget(from, self.width);
-        let own = from.saturating_sub(known.offset);
-        if self.model.next(sequence) > own {
-            self.model.forget(sequence, own);
-        }
-    }
-
-    /// Drafts for sequences, together. A sequence whose rows are not known gets no draft.
-    pub(super) fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
-        let drafted = self.draft_for(wanted);
-        self.model.park_threads();
-        if drafted.is_err() {
-            // What of the sequences is stored is not known.
-            wanted.iter().for_each(|of| self.release(of.sequence));
-        }
-        drafted
-    }
-
     fn draft_for(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
         let mut open = self.read_new(wanted)?;
         let mut done = vec![Draft::default(); wanted.len()];
@@ -302,43 +256,6 @@ impl Drafter {
             known.first += known.n_rows(self.width) as u32;
             known.rows.clear();
         }
-    }
-
-    /// The logits `[n_vocab, n]` after each new token of a sequence, then after each token of its draft but the last.
-    fn logits_of(&mut self, request: &DraftRequest<'_>) -> Result<Vec<f32>> {
-        let sequence = request.sequence;
-        let fault = |found: &str| Error::Drafter {
-            found: found.into(),
-            expected: "a sequence that was just read, of at most one pass".into(),
-        };
-        let places = self.new_places(request);
-        let (first, end) =
-            places.ok_or_else(|| fault("a sequence of which no values are known"))?;
-        if (end - first) as usize > self.model.options().n_batch {
-            return Err(fault("a longer sequence"));
-        }
-        let mut batch = Batch::default();
-        let mut rows = DraftRows::of_kind(self.kind_of_values());
-        self.push_new(request, (first, end), &mut batch, &mut rows);
-        batch.outputs.fill(true);
-        self.run(&mut batch, rows)?;
-        let (width, n_rows) = (self.model.row_width(), (end - first) as usize);
-        let mut all = self.model.results().0.to_vec();
-        let n_hidden = self.model.results().1.len() / n_rows;
-        let mut open = [self.open_draft(0, request, end)];
-        let draft = &mut open[0];
-        let last = likeliest(&all[all.len() - width..]);
-        let (token, _) = last.ok_or_else(|| fault("logits that are no numbers"))?;
-        draft.draft.tokens.push(token);
-        let hidden = self.model.results().1;
-        draft.next = hidden[hidden.len() - n_hidden..].to_vec();
-        for n in 1..draft.most {
-            self.go_on(&mut open, n)?;
-            all.extend_from_slice(self.model.results().0);
-        }
-        self.model.forget(sequence, open[0].end);
-        self.drop_read(sequence);
-        Ok(all)
     }
 
     /// The positions of the target that the drafter has to read; none if nothing can be drafted.
@@ -457,6 +374,90 @@ impl Drafter {
     }
 }
 
+impl DraftModel for Drafter {
+    fn most(&self) -> usize {
+        MOST
+    }
+
+    fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]) {
+        for ((sequence, position), row) in places.iter().zip(rows.chunks_exact(self.width.max(1))) {
+            if *sequence != NOBODY {
+                let known = self.sequences.entry(*sequence).or_default();
+                known.keep(*position, row);
+            }
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.sequences.remove(&sequence);
+        // Rows of values depend on more than the tokens, so that no prefix is used again.
+        match self.width {
+            0 => self.model.release(sequence),
+            _ => self.model.discard(sequence),
+        }
+    }
+
+    fn forget(&mut self, sequence: SequenceId, from: u32) {
+        let Some(known) = self.sequences.get_mut(&sequence) else {
+            if self.width == 0 && self.model.next(sequence) > from {
+                self.model.forget(sequence, from);
+            }
+            return;
+        };
+        known.forget(from, self.width);
+        let own = from.saturating_sub(known.offset);
+        if self.model.next(sequence) > own {
+            self.model.forget(sequence, own);
+        }
+    }
+
+    fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        let drafted = self.draft_for(wanted);
+        self.model.park_threads();
+        if drafted.is_err() {
+            // What of the sequences is stored is not known.
+            wanted.iter().for_each(|of| self.release(of.sequence));
+        }
+        drafted
+    }
+
+    fn logits(&mut self, request: &DraftRequest<'_>) -> Result<Vec<f32>> {
+        let sequence = request.sequence;
+        let fault = |found: &str| Error::Drafter {
+            found: found.into(),
+            expected: "a sequence that was just read, of at most one pass".into(),
+        };
+        let places = self.new_places(request);
+        let (first, end) =
+            places.ok_or_else(|| fault("a sequence of which no values are known"))?;
+        if (end - first) as usize > self.model.options().n_batch {
+            return Err(fault("a longer sequence"));
+        }
+        let mut batch = Batch::default();
+        let mut rows = DraftRows::of_kind(self.kind_of_values());
+        self.push_new(request, (first, end), &mut batch, &mut rows);
+        batch.outputs.fill(true);
+        self.run(&mut batch, rows)?;
+        let (width, n_rows) = (self.model.row_width(), (end - first) as usize);
+        let mut all = self.model.results().0.to_vec();
+        let n_hidden = self.model.results().1.len() / n_rows;
+        let mut open = [self.open_draft(0, request, end)];
+        let draft = &mut open[0];
+        let last = likeliest(&all[all.len() - width..]);
+        let (token, _) = last.ok_or_else(|| fault("logits that are no numbers"))?;
+        draft.draft.tokens.push(token);
+        let hidden = self.model.results().1;
+        draft.next = hidden[hidden.len() - n_hidden..].to_vec();
+        for n in 1..draft.most {
+            self.go_on(&mut open, n)?;
+            all.extend_from_slice(self.model.results().0);
+        }
+        self.model.forget(sequence, open[0].end);
+        self.drop_read(sequence);
+        Ok(all)
+    }
+}
+
 /// The token with the highest logit, and its probability; none if a logit is not a number.
 fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
     let (mut best, mut at) = (f32::NEG_INFINITY, None);
@@ -480,7 +481,7 @@ impl Model {
 
     /// The most tokens that its drafter drafts; none if it has no drafter.
     pub fn drafter(&self) -> Option<usize> {
-        self.drafter.as_ref().map(|_| MOST)
+        self.drafter.as_ref().map(|drafter| drafter.most())
     }
 
     /// The logits `[n_vocab, n]` that its drafter computes: after each token of a sequence that this model has read since it began or was
@@ -495,7 +496,7 @@ impl Model {
                 expected: "a drafter".into(),
             });
         };
-        drafter.logits_of(wanted)
+        drafter.logits(wanted)
     }
 
     /// Drafts for sequences, together: the tokens that its drafter holds for the likeliest.

@@ -14,8 +14,8 @@ use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::cache::{BlockManager, KvGroup, SequenceId};
 use super::devices;
+use super::draft::DraftModel;
 use super::draft_rows::DraftRows;
-use super::drafter::Drafter;
 use super::error::{MemoryPurpose, Result};
 use super::estimate::{Estimator, larger};
 use super::graph;
@@ -91,7 +91,7 @@ pub struct Model {
     pub(super) compute_bytes: Vec<u64>,
     pub(super) n_views: u64,
     /// What drafts its next tokens.
-    pub(super) drafter: Option<Box<Drafter>>,
+    pub(super) drafter: Option<Box<dyn DraftModel>>,
     /// What stands for the values of the target in its next pass, if it is a drafter.
     pub(super) draft_rows: DraftRows,
 }

@@ -7,7 +7,6 @@ use crate::blocks::REGISTRY;
 use crate::hf::Maps;
 use crate::hf::processor::{ProcessorError, Processors};
 
-use super::drafters::DrafterChoice;
 use super::mmproj::MmprojChoice;
 
 /// The definitions, maps and options with which models are opened.
@@ -54,6 +53,18 @@ impl Definitions {
             strict: false,
         })
     }
+}
+
+/// Where the drafter of a model is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DrafterChoice {
+    /// In the file of the model, if it has one.
+    #[default]
+    Found,
+    /// Nowhere.
+    None,
+    /// A model or a drafter of its own.
+    File(PathBuf),
 }
 
 /// Why definitions are not available.

@@ -1,30 +1,16 @@
 //! The drafter of a model: opened beside it, from the same file or from one of its own.
 
-use std::path::PathBuf;
-
 use crate::arch::ArchDef;
 use crate::plan::{DeviceShare, Plan};
 use lab_base::weights::{Metadata, TensorType, Weights};
 
-use super::definitions::Definitions;
+use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
-use super::open::{ModelFiles, read};
+use super::model_files::{ModelFiles, read};
 use super::source::ModelSource;
 
 /// The tokens of a vocabulary in a file's metadata.
 const TOKENS: &str = "tokenizer.ggml.tokens";
-
-/// Where the drafter of a model is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DrafterChoice {
-    /// In the file of the model, if it has one.
-    #[default]
-    Found,
-    /// Nowhere.
-    None,
-    /// A model or a drafter of its own.
-    File(PathBuf),
-}
 
 /// A drafter that is opened but not loaded.
 #[derive(Debug)]
