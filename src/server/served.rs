@@ -25,7 +25,7 @@ use lab_core::engine::{
     self, Failure, Handle, Limits, LoadedModel, PooledOutput, PrefixStoreOptions, StartError,
     Unsupported,
 };
-use lab_core::model::{self, Drafter, MediaTowers, Model, Options};
+use lab_core::model::{self, MediaTowers, Model, Options};
 use lab_core::models::lora::Adapter;
 use lab_core::models::media::MediaProcessors;
 use lab_core::models::prompts::Prompts;
@@ -461,11 +461,8 @@ impl ServedModel {
                 let towers = MediaTowers::load(towers, processors, &of_towers, &mut |_, _| {})?;
                 model.set_towers(towers);
             }
-            if let Some(mut drafter) = drafter {
-                drafter.place_like(model.plan());
-                let name = drafter.name.clone();
-                model.set_drafter(Drafter::load(drafter, &model)?);
-                tracing::info!(drafter = name, "drafts the next tokens");
+            if let Some(drafter) = drafter {
+                model.load_drafter(drafter)?;
             }
             Ok::<_, model::Error>(model)
         });

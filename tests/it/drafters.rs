@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_core::model::{Batch, Draft, DraftRequest, Drafter, Model, Options};
+use lab_core::model::{Batch, Draft, DraftRequest, Model, Options};
 use lab_core::models::synth::{SynthRequest, synth};
 use lab_core::models::{self, ModelSource};
 
@@ -40,8 +40,8 @@ fn load(path: &Path, options: &Options) -> Model {
     };
     let model = Model::load(opened.plan, &opened.weights, options, &mut |_, _| {});
     let mut model = model.unwrap_or_else(|error| panic!("{error}"));
-    let drafter = Drafter::load(drafter, &model).unwrap_or_else(|error| panic!("{error}"));
-    model.set_drafter(drafter);
+    let loaded = model.load_drafter(drafter);
+    loaded.unwrap_or_else(|error| panic!("{error}"));
     model
 }
 

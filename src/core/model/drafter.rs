@@ -17,7 +17,6 @@ use super::draft_rows::DraftRows;
 use super::error::{Error, Result};
 use super::graph_shape::TargetRows;
 use super::lifecycle::Model;
-use super::memory_use::MemoryUse;
 use super::options::Options;
 
 /// Maximum number of tokens of a draft.
@@ -27,7 +26,7 @@ const MOST: usize = 16;
 const KEPT_ROWS: usize = 256;
 
 /// A drafter and what it knows of the sequences of its target.
-pub struct Drafter {
+struct Drafter {
     model: Model,
     /// Elements of a row of the target; 0 if it reads tokens alone.
     width: usize,
@@ -99,7 +98,7 @@ impl Drafter {
     ///
     /// # Errors
     /// The errors of [`Model::load`], or a drafter with another vocabulary.
-    pub fn load(opened: OpenedDrafter, target: &Model) -> Result<Self> {
+    fn load(opened: OpenedDrafter, target: &Model) -> Result<Self> {
         let options = Options {
             for_drafter: None,
             top_logits: false,
@@ -115,7 +114,7 @@ impl Drafter {
     ///
     /// # Errors
     /// Some of `tokens` are not in the target's vocabulary of `n_vocab` tokens, or the drafter has another one.
-    pub fn new(model: Model, tokens: Option<Vec<u32>>, n_vocab: u64) -> Result<Self> {
+    fn new(model: Model, tokens: Option<Vec<u32>>, n_vocab: u64) -> Result<Self> {
         let own = model.row_width() as u64;
         let fault = |found: String, expected: String| Err(Error::Drafter { found, expected });
         match &tokens {
@@ -146,10 +145,6 @@ impl Drafter {
             model,
             sequences: HashMap::new(),
         })
-    }
-
-    pub fn memory(&self) -> MemoryUse {
-        self.model.memory()
     }
 
     fn draft_for(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
@@ -250,11 +245,14 @@ impl Drafter {
         }
     }
 
-    /// Drops the rows of a sequence, which are read.
+    /// Drops the rows of a sequence that are read.
     fn drop_read(&mut self, sequence: SequenceId) {
+        let next = self.model.next(sequence);
         if let Some(known) = self.sequences.get_mut(&sequence) {
-            known.first += known.n_rows(self.width) as u32;
-            known.rows.clear();
+            let n = (known.offset + next).saturating_sub(known.first) as usize;
+            let n = n.min(known.n_rows(self.width));
+            known.rows.drain(..n * self.width);
+            known.first += n as u32;
         }
     }
 
@@ -277,9 +275,10 @@ impl Drafter {
         // The row at a position goes with the token after it, of which the last one has no row yet.
         let known = self.sequences.get_mut(&sequence)?;
         let end = known.first + known.n_rows(self.width) as u32;
-        if known.rows.is_empty() || end + 1 != n {
+        if known.first + 1 >= n || end + 1 < n {
             return None;
         }
+        let end = n - 1;
         if self.model.next(sequence) + known.offset != known.first {
             self.model.discard(sequence);
             known.offset = known.first;
@@ -474,9 +473,17 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
 }
 
 impl Model {
-    /// The same model with a drafter, which reads the values of its passes from now on.
-    pub fn set_drafter(&mut self, drafter: Drafter) {
-        self.drafter = Some(Box::new(drafter));
+    /// Loads its drafter, which is placed with it and reads the values of its passes from now on. The options of the model name these
+    /// values ([`Options::for_drafter`]).
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], or a drafter with another vocabulary.
+    pub fn load_drafter(&mut self, mut opened: OpenedDrafter) -> Result<()> {
+        opened.place_like(&self.plan);
+        let name = opened.name.clone();
+        self.drafter = Some(Box::new(Drafter::load(opened, self)?));
+        tracing::info!(drafter = name, "drafts the next tokens");
+        Ok(())
     }
 
     /// The most tokens that its drafter drafts; none if it has no drafter.
