@@ -93,3 +93,55 @@ fn a_draft_does_not_depend_on_how_the_sequence_was_read() {
     // Nothing new was read, so nothing is known.
     assert_eq!(draft(&mut in_parts, 0, 12, 4), Draft::default());
 }
+
+/// The logits of the last of some tokens of sequence 0.
+fn after(model: &mut Model, from: usize, tokens: &[u32]) -> Vec<f32> {
+    let mut batch = Batch::default();
+    for (at, token) in tokens.iter().enumerate() {
+        batch.push(*token, 0, (from + at) as u32, at + 1 == tokens.len());
+    }
+    let logits = model.forward(&batch);
+    logits.unwrap_or_else(|error| panic!("{error}")).to_vec()
+}
+
+#[test]
+fn a_pass_over_draft_tokens_is_taken_back_with_the_states_before_it() {
+    let folder = scratch();
+    let tokens: Vec<u32> = (0..40).map(|n| n * 7 % 61).collect();
+    for arch in ["mamba2", "qwen35", "falcon-h1"] {
+        let path = folder.path().join(format!("{arch}.gguf"));
+        let with = definitions();
+        let def = with.archs.get(arch).expect("it is built in");
+        synth(&def, &SynthRequest::default(), &path).expect("the model can be made");
+        let opened = models::open(&ModelSource::File(path), &with).expect("it opens");
+        let options = Options {
+            n_seqs: 2,
+            n_checkpoints: 2,
+            ..Options::plain(256, 64)
+        };
+        let load = || {
+            let (plan, options) = (opened.plan.clone(), options.clone());
+            let model = Model::load(plan, &opened.weights, options, &mut |_, _| {});
+            model.unwrap_or_else(|error| panic!("{error}"))
+        };
+        let (mut model, mut plain) = (load(), load());
+        after(&mut model, 0, &tokens[..20]);
+        after(&mut plain, 0, &tokens[..20]);
+        for wrong in [[1, 2, 3, 4, 5, 6], [9; 6]] {
+            model.hold(0);
+            after(&mut model, 20, &wrong);
+            // Two tokens were right, and the states go back to before all of them.
+            assert_eq!(model.forget(0, 22), 20, "{arch}");
+        }
+        let expected = after(&mut plain, 20, &tokens[20..23]);
+        assert_eq!(after(&mut model, 20, &tokens[20..23]), expected, "{arch}");
+        // Where all were right, the sequence goes on; later the pass cannot be taken back.
+        model.hold(0);
+        let [found, expected] =
+            [&mut model, &mut plain].map(|model| after(model, 23, &tokens[23..26]));
+        assert_eq!(found, expected, "{arch}");
+        assert_eq!(model.forget(0, 26), 26);
+        after(&mut model, 26, &tokens[26..27]);
+        assert!(model.forget(0, 25) < 23, "{arch}");
+    }
+}

@@ -56,8 +56,10 @@ impl DraftedSequence {
     fn keep(&mut self, position: u32, row: &[f32]) {
         let n = self.n_rows(row.len());
         match position.checked_sub(self.first) {
+            // It was read before, and is read again.
+            None => return,
             Some(at) if at as usize <= n => self.rows.truncate(at as usize * row.len()),
-            _ => {
+            Some(_) => {
                 self.rows.clear();
                 self.first = position;
             }
