@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::model::{
-    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Draft, DraftRequest,
+    EncodedMedia, Lab, Model, NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -132,6 +132,14 @@ pub(super) trait Compute: SequenceCache + PrefixBytes + LabCompute {
     /// some rows before.
     fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
+    /// The most tokens that its drafter with weights makes of a sequence; none: it has no drafter.
+    fn drafter(&self) -> Option<usize> {
+        None
+    }
+    /// The drafts of sequences, in their order. They are computed before the pass that reads them.
+    fn draft(&mut self, _wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {
+        Ok(Vec::new())
+    }
     /// See [`Model::computes_elsewhere`].
     fn computes_elsewhere(&self) -> bool {
         false
