@@ -42,8 +42,6 @@ impl AutoregressiveStrategy {
         thinking: Option<ThinkingBudget>,
     ) -> Self {
         sampler.accept_prompt(prompt);
-        // The mask after a draft token would be known only when the grammar has advanced.
-        let drafter = drafter.filter(|_| constrained.is_none());
         Self {
             sampler,
             limit,
@@ -208,6 +206,14 @@ impl AutoregressiveStrategy {
             sequence.ending = Some(FinishReason::Length);
             return Ok(RowUse::Taken);
         }
+        // After an accepted draft token the constraint may force the next ones. The next step reads them.
+        if sequence.tokens.len() > self.n_before
+            && let Some(constrained) = &mut self.constrained
+            && !constrained.is_free()?
+        {
+            self.is_diverged = true;
+            return Ok(RowUse::Taken);
+        }
         let Some(token) = self.choose(sequence, logits)? else {
             return Ok(RowUse::NeedsAll);
         };
@@ -229,7 +235,9 @@ impl Strategy for AutoregressiveStrategy {
             && let Some(forced) = constrained.forced()?
         {
             self.force(sequence, forced);
-            return Ok(sequence.conclude());
+            if sequence.ending.is_some() {
+                return Ok(sequence.conclude());
+            }
         }
         if let Some(drafter) = &mut self.drafter {
             let n_left = self.limit.saturating_sub(sequence.tokens.len() + 1);

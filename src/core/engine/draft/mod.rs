@@ -113,11 +113,6 @@ impl Drafter {
         self.proposals = Default::default();
     }
 
-    /// Maximum number of tokens of this step.
-    pub(super) fn n_step(&self) -> usize {
-        self.n_step
-    }
-
     /// Looks up what may follow `tokens` in them, and in the answers of the same client and scales.
     pub(super) fn look_up(
         &mut self,

@@ -499,7 +499,7 @@ fn drafts_of_the_model_save_passes() {
     // Five tokens of each step, but for the one that reads the prompt.
     assert_eq!(n_steps, 13);
     let wrong = FakeDrafter {
-        wrong: 5,
+        wrong: 3,
         ..drafter
     };
     let (answer, n_wrong, _) = drafted(wrong, &prompt, 60);
