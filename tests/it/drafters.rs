@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lab_core::model::{Batch, Draft, DraftRequest, Model, Options};
 use lab_core::models::synth::{SynthRequest, synth};
-use lab_core::models::{self, ModelSource};
+use lab_core::models::{self, DrafterChoice, ModelSource};
 
 use crate::support::command::{definitions, scratch};
 
@@ -144,4 +144,116 @@ fn a_pass_over_draft_tokens_is_taken_back_with_the_states_before_it() {
         after(&mut model, 26, &tokens[26..27]);
         assert!(model.forget(0, 25) < 23, "{arch}");
     }
+}
+
+fn argmax(row: &[f32]) -> u32 {
+    let (at, _) = (0..)
+        .zip(row)
+        .max_by(|a: &(u32, &f32), b| a.1.total_cmp(b.1))
+        .expect("a row");
+    at
+}
+
+/// Goes on with a prompt greedily. Returns the tokens, and of how many draft tokens how many were right.
+fn goes_on(model: &mut Model, prompt: &[u32], n: usize, most: usize) -> (Vec<u32>, [usize; 2]) {
+    let width = model.row_width();
+    let mut tokens = prompt.to_vec();
+    let mut counts = [0; 2];
+    let mut known = 0;
+    while tokens.len() < prompt.len() + n {
+        let mut drafted = Vec::new();
+        // What was taken back is read again without a draft, so that the states after it can be kept.
+        if most > 0 && known + 1 == tokens.len() {
+            let request = DraftRequest {
+                sequence: 0,
+                tokens: &tokens,
+                most,
+            };
+            let drafts = model.draft(&[request]);
+            drafted = drafts
+                .unwrap_or_else(|error| panic!("{error}"))
+                .remove(0)
+                .tokens;
+            model.hold(0);
+        }
+        let mut batch = Batch::default();
+        let read = tokens[known..].iter().chain(&drafted);
+        for (at, token) in read.enumerate() {
+            batch.push(
+                *token,
+                0,
+                (known + at) as u32,
+                known + at + 1 >= tokens.len(),
+            );
+        }
+        let logits = model
+            .forward(&batch)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let chosen: Vec<u32> = logits.chunks(width).map(argmax).collect();
+        let right = chosen
+            .iter()
+            .zip(&drafted)
+            .take_while(|(a, b)| a == b)
+            .count();
+        counts[0] += drafted.len();
+        counts[1] += right;
+        let end = tokens.len() + right;
+        tokens.extend(&chosen[..=right]);
+        known = model.next(0) as usize;
+        if known > end {
+            known = model.forget(0, end as u32) as usize;
+        }
+    }
+    tokens.truncate(prompt.len() + n);
+    (tokens, counts)
+}
+
+#[test]
+fn a_text_is_the_same_with_and_without_a_drafter() {
+    let folder = scratch();
+    let options = Options {
+        n_seqs: 2,
+        n_checkpoints: 2,
+        deterministic: true,
+        ..Options::plain(512, 64)
+    };
+    for arch in ["glm4moe", "qwen35"] {
+        let path = with_head(folder.path(), arch);
+        let (expected, _) = goes_on(&mut load(&path, &options), &TOKENS, 60, 0);
+        for most in [1, 3, 7] {
+            let (found, [drafted, _]) = goes_on(&mut load(&path, &options), &TOKENS, 60, most);
+            assert_eq!(found, expected, "{arch}");
+            assert!(drafted >= 20 * most, "{arch}: {drafted}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_drafts_for_itself_is_always_right() {
+    let folder = scratch();
+    let path = with_head(folder.path(), "glm4moe");
+    let mut with = definitions();
+    let source = ModelSource::File(path.clone());
+    let options = Options {
+        deterministic: true,
+        ..Options::plain(512, 64)
+    };
+    let mut load = |choice| {
+        with.drafter = choice;
+        let opened = models::open(&source, &with).unwrap_or_else(|error| panic!("{error}"));
+        let (plan, options) = (opened.plan, options.clone());
+        let mut model =
+            Model::load(plan, &opened.weights, options, &mut |_, _| {}).expect("it loads");
+        if let Some(drafter) = opened.drafter {
+            model
+                .load_drafter(drafter)
+                .unwrap_or_else(|error| panic!("{error}"));
+        }
+        model
+    };
+    let (expected, _) = goes_on(&mut load(DrafterChoice::None), &TOKENS, 60, 0);
+    let mut model = load(DrafterChoice::File(path.clone()));
+    let (found, [drafted, right]) = goes_on(&mut model, &TOKENS, 60, 4);
+    assert_eq!(found, expected);
+    assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
 }
