@@ -426,22 +426,26 @@ impl DraftModel for Drafter {
         let sequence = request.sequence;
         let fault = |found: &str| Error::Drafter {
             found: found.into(),
-            expected: "a sequence that was just read, of at most one pass".into(),
+            expected: "a sequence that was just read".into(),
         };
         let places = self.new_places(request);
         let (first, end) =
             places.ok_or_else(|| fault("a sequence of which no values are known"))?;
-        if (end - first) as usize > self.model.options().n_batch {
-            return Err(fault("a longer sequence"));
+        let width = self.model.row_width();
+        // A pass with more outputs has no hidden states of the drafter's own.
+        let most = self.model.max_outputs().min(self.model.options().n_batch);
+        let (mut all, mut n_rows) = (Vec::new(), 0);
+        for start in (first..end).step_by(most.max(1)) {
+            let part = (start, end.min(start + most as u32));
+            let mut batch = Batch::default();
+            let mut rows = DraftRows::of_kind(self.kind_of_values());
+            self.push_new(request, part, &mut batch, &mut rows);
+            batch.outputs.fill(true);
+            n_rows = batch.len();
+            self.run(&mut batch, rows)?;
+            all.extend_from_slice(self.model.results().0);
         }
-        let mut batch = Batch::default();
-        let mut rows = DraftRows::of_kind(self.kind_of_values());
-        self.push_new(request, (first, end), &mut batch, &mut rows);
-        batch.outputs.fill(true);
-        self.run(&mut batch, rows)?;
-        let (width, n_rows) = (self.model.row_width(), (end - first) as usize);
-        let mut all = self.model.results().0.to_vec();
-        let n_hidden = self.model.results().1.len() / n_rows;
+        let n_hidden = self.model.results().1.len() / n_rows.max(1);
         let mut open = [self.open_draft(0, request, end)];
         let draft = &mut open[0];
         let last = likeliest(&all[all.len() - width..]);
