@@ -9,14 +9,18 @@
 use std::collections::HashMap;
 
 use crate::models::drafters::OpenedDrafter;
+use crate::plan::Plan;
+use lab_base::weights::Weights;
 
 use super::batch::Batch;
 use super::cache::{NOBODY, SequenceId};
 use super::draft::{Draft, DraftModel, DraftRequest};
 use super::draft_rows::DraftRows;
 use super::error::{Error, Result};
+use super::estimate::Estimator;
 use super::graph_shape::TargetRows;
 use super::lifecycle::Model;
+use super::memory_use::MemoryUse;
 use super::options::Options;
 
 /// Maximum number of tokens of a draft.
@@ -101,12 +105,7 @@ impl Drafter {
     /// # Errors
     /// The errors of [`Model::load`], or a drafter with another vocabulary.
     fn load(opened: OpenedDrafter, target: &Model) -> Result<Self> {
-        let options = Options {
-            for_drafter: None,
-            top_logits: false,
-            n_outputs: target.options.n_seqs,
-            ..target.options.clone()
-        };
+        let options = target.options.of_drafter();
         let OpenedDrafter {
             plan,
             weights,
@@ -380,7 +379,25 @@ impl Drafter {
     }
 }
 
+/// The memory of a drafter that is not loaded, of a target with these weights and options.
+///
+/// # Errors
+/// The drafter cannot run with these options.
+pub fn drafter_memory(
+    opened: &OpenedDrafter,
+    (weights, target): (&Weights, &Plan),
+    options: &Options,
+) -> Result<MemoryUse> {
+    let mut estimator = Estimator::new(&opened.plan, &opened.weights)?;
+    let own = estimator.memory(&options.of_drafter())?;
+    Ok(own.without_mapped(opened.shared_bytes(weights, target)))
+}
+
 impl DraftModel for Drafter {
+    fn memory(&self) -> MemoryUse {
+        self.model.memory()
+    }
+
     fn most(&self) -> usize {
         MOST
     }
@@ -484,13 +501,12 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
 }
 
 impl Model {
-    /// Loads its drafter, which is placed with it and reads the values of its passes from now on. The options of the model name these
+    /// Loads its drafter, which is placed and reads the values of its passes from now on. The options of the model name these
     /// values ([`Options::for_drafter`]).
     ///
     /// # Errors
     /// The errors of [`Model::load`], or a drafter with another vocabulary.
-    pub fn load_drafter(&mut self, mut opened: OpenedDrafter) -> Result<()> {
-        opened.place_like(&self.plan);
+    pub fn load_drafter(&mut self, opened: OpenedDrafter) -> Result<()> {
         let name = opened.name.clone();
         self.drafter = Some(Box::new(Drafter::load(opened, self)?));
         tracing::info!(drafter = name, "drafts the next tokens");

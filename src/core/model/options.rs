@@ -87,6 +87,18 @@ impl Options {
         }
     }
 
+    /// The options of a drafter whose target runs with these.
+    #[must_use]
+    pub fn of_drafter(&self) -> Self {
+        Self {
+            for_drafter: None,
+            top_logits: false,
+            // A row of each sequence has logits.
+            n_outputs: self.n_seqs.max(1),
+            ..self.clone()
+        }
+    }
+
     /// The default maximum number of tokens of a pass.
     pub const N_BATCH: usize = 512;
 
