@@ -40,6 +40,11 @@ fn load(path: &Path, options: &Options) -> Model {
     load_with(path, options, DrafterChoice::Found)
 }
 
+/// The drafter at a path.
+fn named(path: &Path) -> DrafterChoice {
+    DrafterChoice::Named(ModelSource::File(path.to_owned()))
+}
+
 /// A model with its drafter, if it has one.
 fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) -> Model {
     let is_there = drafter != DrafterChoice::None;
@@ -257,7 +262,7 @@ fn a_model_that_drafts_for_itself_is_always_right() {
     };
     let load = |choice| load_with(&path, &options, choice);
     let (expected, _) = goes_on(&mut load(DrafterChoice::None), &TOKENS, 60, 0);
-    let mut model = load(DrafterChoice::File(path.clone()));
+    let mut model = load(named(&path));
     let (found, [drafted, right]) = goes_on(&mut model, &TOKENS, 60, 4);
     assert_eq!(found, expected);
     assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
@@ -307,7 +312,7 @@ fn a_head_over_hidden_states_equals_its_formula() {
         (Options::plain(256, 64), HALF),
     ];
     for (options, bound) in paths {
-        let mut model = load_with(&target, &options, DrafterChoice::File(drafter.clone()));
+        let mut model = load_with(&target, &options, named(&drafter));
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&tokens) {
             batch.push(*token, 0, at, false);
@@ -383,7 +388,7 @@ fn a_drafter_may_know_some_tokens_alone() {
     let copy = folder.path().join("some.gguf");
     with_tokens(&drafter, &tokens, &copy);
     let logits = |path: &PathBuf| {
-        let mut model = load_with(&target, &options, DrafterChoice::File(path.clone()));
+        let mut model = load_with(&target, &options, named(path));
         read(&mut model, 0, 0, 11);
         let request = DraftRequest {
             sequence: 0,
@@ -399,7 +404,7 @@ fn a_drafter_may_know_some_tokens_alone() {
     let expected: Vec<f64> = expected.map(f64::from).collect();
     assert!(nmse(&some, &expected) < EXACT);
     // Drafts are the target's tokens, and the drafter goes on with these.
-    let path = DrafterChoice::File(copy);
+    let path = named(&copy);
     let mut model = load_with(&target, &options, path.clone());
     let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 40, 5);
     assert_eq!(
@@ -424,7 +429,7 @@ fn a_drafter_may_know_some_tokens_alone() {
         .map_or(at, |n| at + n);
     bytes[at..at + 8].copy_from_slice(&999i64.to_le_bytes());
     std::fs::write(&wrong, bytes).expect("a writable folder");
-    let choice = DrafterChoice::File(wrong);
+    let choice = named(&wrong);
     let opened = models::open(
         &ModelSource::File(target),
         &Definitions {

@@ -9,7 +9,6 @@ use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
 use super::model_files::{ModelFiles, read};
-use super::source::ModelSource;
 
 /// The tokens of a vocabulary in a file's metadata.
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -150,9 +149,8 @@ pub fn open_drafter(
     match &with.drafter {
         DrafterChoice::None => Ok(None),
         DrafterChoice::Found => Ok(in_file(model, (def, plan), with)),
-        DrafterChoice::File(path) => {
-            let source = ModelSource::File(path.clone());
-            let ModelFiles { weights, .. } = read(&source, with)?;
+        DrafterChoice::Named(source) => {
+            let ModelFiles { weights, .. } = read(source, with)?;
             let Some(arch) = weights.metadata().str("general.architecture") else {
                 let model = weights.label().to_owned();
                 return Err(Error::NoArch { model });
