@@ -268,11 +268,11 @@ fn a_model_that_drafts_for_itself_is_always_right() {
     assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
 }
 
-#[test]
-fn a_head_over_hidden_states_equals_its_formula() {
+/// Makes the target and the drafter of a golden, and compares what the drafter computes with its formula.
+fn check_formula(name: &str) {
     let folder = scratch();
     let tests = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"));
-    let entry = std::fs::read(tests.join("eagle3.json")).expect("the golden");
+    let entry = std::fs::read(tests.join(format!("{name}.json"))).expect("the golden");
     let entry: Value = serde_json::from_slice(&entry).expect("JSON");
     let with = definitions();
     let [target, drafter] = ["target", "drafter"].map(|part| {
@@ -284,7 +284,7 @@ fn a_head_over_hidden_states_equals_its_formula() {
         assert_eq!(hex(&bytes), entry[part]["sha256"], "{part}");
         path
     });
-    let expected = std::fs::read(tests.join("eagle3.npy")).expect("the golden");
+    let expected = std::fs::read(tests.join(format!("{name}.npy"))).expect("the golden");
     let expected = parse_npy(&expected);
     let tokens: Vec<u32> = serde_json::from_value(entry["tokens"].clone()).expect("tokens");
     let exact = Options {
@@ -325,8 +325,44 @@ fn a_head_over_hidden_states_equals_its_formula() {
         };
         let found = model.draft_logits(&request).expect("it drafts");
         let error = nmse(&found, &expected.values);
-        assert!(error <= bound, "{error:e} with {options:?}");
+        assert!(error <= bound, "{name}: {error:e} with {options:?}");
     }
+    // Beside another sequence, and drafted for again and again.
+    let options = Options {
+        n_seqs: 2,
+        deterministic: true,
+        ..Options::plain(512, 64)
+    };
+    let mut model = load_with(&target, &options, named(&drafter));
+    read(&mut model, 1, 0, 7);
+    draft(&mut model, 1, 8, 3);
+    let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 60, 4);
+    assert_eq!(
+        found,
+        goes_on(
+            &mut load_with(&target, &options, named(&drafter)),
+            &TOKENS,
+            60,
+            0
+        )
+        .0
+    );
+    assert!(drafted > 100, "{name}: {drafted}");
+    let whole = |path: &Path, from: usize| {
+        let mut model = load_with(&target, &options, named(path));
+        read(&mut model, 0, 0, from);
+        if from < 11 {
+            draft(&mut model, 0, from + 1, 2);
+            read(&mut model, 0, from, 11);
+        }
+        draft(&mut model, 0, 12, 4)
+    };
+    assert_eq!(whole(&drafter, 11), whole(&drafter, 5), "{name}");
+}
+
+#[test]
+fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
+    ["eagle3", "dflash"].into_iter().for_each(check_formula);
 }
 
 /// A copy of a drafter's file whose head has these tokens alone.
