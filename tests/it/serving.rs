@@ -152,7 +152,10 @@ fn whatever_a_request_asks_for_drafts_change_nothing() {
             let [a, b] = [&plain, &drafted].map(|of| of["choices"][at].clone());
             same(&json!({ "choices": [a] }), &json!({ "choices": [b] }));
         }
-        assert_eq!(plain["choices"][0]["finish_reason"], drafted["choices"][0]["finish_reason"]);
+        assert_eq!(
+            plain["choices"][0]["finish_reason"],
+            drafted["choices"][0]["finish_reason"]
+        );
     }
     assert!(n_drafted > 0, "no draft was read");
 }

@@ -216,7 +216,12 @@ fn through_engine(
             requests.push(RequestMeasurement::measure(&served, case, args.repeat)?);
         }
         if let Some(n) = args.draft {
-            drafts.extend(DraftMeasurement::measure_all(&served, case, args.repeat, n)?);
+            drafts.extend(DraftMeasurement::measure_all(
+                &served,
+                case,
+                args.repeat,
+                n,
+            )?);
         }
     }
     Ok((requests, drafts))
