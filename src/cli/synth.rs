@@ -51,7 +51,15 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let def = args.archs.library()?.get(&args.name)?;
+    let (archs, drafters) = (args.archs.library()?, args.archs.drafters()?);
+    let def = match archs.source(&args.name).is_err() && drafters.source(&args.name).is_ok() {
+        true => drafters.get(&args.name)?,
+        false => archs.get(&args.name)?,
+    };
+    let drafter = match &def.drafter {
+        Some(name) => Some(drafters.of_target(&name.value, &def)?),
+        None => None,
+    };
     let vocabulary = match &args.vocab {
         Some(path) => Some(weights::open(path)?.metadata().clone()),
         None => None,
@@ -63,6 +71,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         with: args.with.clone(),
         ty: args.ty,
         vocabulary,
+        drafter,
     };
     let plan = synth::synth(&def, &request, args.force.target(&args.output))?;
     if atomic_file::is_stdout(&args.output) {

@@ -241,6 +241,7 @@ impl Strategy for AutoregressiveStrategy {
         }
         if let Some(drafter) = &mut self.drafter {
             let n_left = self.limit.saturating_sub(sequence.tokens.len() + 1);
+            // After a pass that was taken back, accepted tokens are read again. The states after them can then be kept.
             let is_decoding = sequence.pending().len() == 1 && !sequence.is_prefill;
             drafter.begin(&sequence.tokens, if is_decoding { n_left } else { 0 });
         }

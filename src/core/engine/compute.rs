@@ -43,6 +43,8 @@ pub(super) trait SequenceCache {
     }
     fn next(&self, sequence: SequenceId) -> u32;
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
+    /// See [`Model::hold`].
+    fn hold(&mut self, _: SequenceId) {}
     fn release(&mut self, sequence: SequenceId);
     fn discard(&mut self, sequence: SequenceId);
     /// Free blocks of the cache; none if no block is kept between passes.
@@ -181,6 +183,14 @@ impl Compute for Model {
         Self::computes_elsewhere(self)
     }
 
+    fn drafter(&self) -> Option<usize> {
+        Self::drafter(self)
+    }
+
+    fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {
+        Self::draft(self, wanted)
+    }
+
     fn takes_time(&self) -> bool {
         true
     }
@@ -254,6 +264,10 @@ impl SequenceCache for Model {
 
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
         Self::forget(self, sequence, from)
+    }
+
+    fn hold(&mut self, sequence: SequenceId) {
+        Self::hold(self, sequence);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layer_plan::blocks;
-use super::{CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TensorPlan, Unit};
+use super::{
+    CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TargetPlan, TensorPlan, Unit,
+};
 use crate::arch::expr::Value;
 use crate::arch::{BranchTokens, Mode, OptionValue};
 use crate::choices;
@@ -54,6 +56,8 @@ pub struct Plan {
     pub diffusion: Option<DiffusionPlan>,
     /// The source of sequences, if the model reads one.
     pub source: Option<SourcePlan>,
+    /// What it reads of its target; none: it is no drafter, or one that reads tokens alone.
+    pub target: Option<TargetPlan>,
     /// Pooling: the hidden states of a sequence to one vector.
     pub pool: Unit,
     /// Tensors of the file that are not used and that the definition does not expect.
@@ -143,6 +147,13 @@ impl Plan {
     pub fn pooling(&self) -> Pooling {
         let kind = self.pool.option("kind").and_then(Pooling::read);
         kind.unwrap_or(Pooling::Mean)
+    }
+
+    /// Number of tokens that have a logit.
+    pub fn n_logits(&self) -> u64 {
+        let unit = self.head.as_ref().and_then(|head| head.unit.as_ref());
+        let tokens = unit.and_then(|unit| unit.option_int("tokens"));
+        tokens.unwrap_or(self.n_vocab)
     }
 
     /// Elements of a row of a medium: the embedding, and the parts that layers add.

@@ -49,7 +49,7 @@ impl<C: Compute> EngineLoop<C> {
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
                 // A wrong draft token must be rolled back.
-                let rolls_back = !self.model.has_states() && self.model.n_free_blocks().is_some();
+                let rolls_back = self.model.n_free_blocks().is_some();
                 let mut drafts = self.limits.drafts;
                 // What others wrote, and what edits made of it, is no draft of what comes next.
                 drafts.drafters[DrafterKind::Shared as usize] &=

@@ -421,6 +421,10 @@ impl<C: Compute> EngineLoop<C> {
             let EngineRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
             strategy.read(sequence, group.n_tokens, &mut self.batch);
+            let drafter = strategy.drafter();
+            if drafter.is_some_and(|of| !of.tokens().is_empty()) {
+                self.model.hold(sequence.id);
+            }
             if let Some(recorder) = &sequence.recorder {
                 recorder.want(&mut self.batch, n_before);
             }

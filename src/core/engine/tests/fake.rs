@@ -83,6 +83,9 @@ pub(super) struct Fake {
     pub(super) n_batch: usize,
     pub(super) n_blocks: usize,
     pub(super) has_states: bool,
+    /// Sequences whose next pass can be taken back, and the lengths to which the last passes can.
+    pub(super) holds: HashSet<SequenceId>,
+    pub(super) held: HashMap<SequenceId, usize>,
     pub(super) texts: HashMap<SequenceId, Vec<u32>>,
     pub(super) known: HashSet<Vec<u32>>,
     pub(super) logits: Vec<f32>,
@@ -132,6 +135,13 @@ impl Compute for Fake {
         }
         self.n_read += batch.len();
         self.logits.clear();
+        for (id, _) in &batch.positions {
+            self.held.remove(id);
+        }
+        for id in self.holds.drain() {
+            let len = self.texts.get(&id).map_or(0, Vec::len);
+            self.held.insert(id, len);
+        }
         for ((token, (id, position)), wanted) in batch
             .tokens
             .iter()
@@ -247,9 +257,17 @@ impl SequenceCache for Fake {
     }
 
     fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
-        assert!(!self.has_states, "a state is not rolled back");
-        self.texts.entry(id).or_default().truncate(from as usize);
+        let end = match self.has_states {
+            true => self.held.remove(&id).expect("the state before is kept"),
+            false => from as usize,
+        };
+        assert!(end <= from as usize, "what stays is not forgotten");
+        self.texts.entry(id).or_default().truncate(end);
         self.next(id)
+    }
+
+    fn hold(&mut self, id: SequenceId) {
+        self.holds.insert(id);
     }
 
     fn release(&mut self, id: SequenceId) {
