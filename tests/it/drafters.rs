@@ -2,11 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use lab_base::weights::gguf::NewTensor;
+use lab_base::weights::{self, TensorType, gguf};
 use lab_core::model::{Batch, Draft, DraftRequest, Model, Options};
 use lab_core::models::synth::{SynthRequest, synth};
-use lab_core::models::{self, DrafterChoice, ModelSource};
+use lab_core::models::{self, Definitions, DrafterChoice, ModelSource};
+use serde_json::Value;
 
+use crate::goldens::{EXACT, HALF, request};
 use crate::support::command::{definitions, scratch};
+use crate::support::hf::hex;
+use crate::support::{nmse, parse_npy};
 
 const TOKENS: [u32; 12] = [3, 17, 5, 99, 64, 2, 41, 8, 77, 23, 50, 11];
 
@@ -31,17 +37,35 @@ fn with_head(folder: &Path, arch: &str) -> PathBuf {
 }
 
 fn load(path: &Path, options: &Options) -> Model {
-    let opened = models::open(&ModelSource::File(path.to_owned()), &definitions());
+    load_with(path, options, DrafterChoice::Found)
+}
+
+/// The drafter at a path.
+fn named(path: &Path) -> DrafterChoice {
+    DrafterChoice::Named(ModelSource::File(path.to_owned()))
+}
+
+/// A model with its drafter, if it has one.
+fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) -> Model {
+    let is_there = drafter != DrafterChoice::None;
+    let with = Definitions {
+        drafter,
+        ..definitions()
+    };
+    let opened = models::open(&ModelSource::File(path.to_owned()), &with);
     let opened = opened.unwrap_or_else(|error| panic!("{error}"));
-    let drafter = opened.drafter.expect("a drafter in the file");
+    assert_eq!(opened.drafter.is_some(), is_there, "a drafter in the file");
+    let target = opened.drafter.as_ref().map(|of| of.plan.target.clone());
     let options = Options {
-        for_drafter: drafter.plan.target.clone(),
+        for_drafter: target.flatten(),
         ..options.clone()
     };
     let model = Model::load(opened.plan, &opened.weights, options, &mut |_, _| {});
     let mut model = model.unwrap_or_else(|error| panic!("{error}"));
-    let loaded = model.load_drafter(drafter);
-    loaded.unwrap_or_else(|error| panic!("{error}"));
+    if let Some(drafter) = opened.drafter {
+        let loaded = model.load_drafter(drafter);
+        loaded.unwrap_or_else(|error| panic!("{error}"));
+    }
     model
 }
 
@@ -232,28 +256,227 @@ fn a_text_is_the_same_with_and_without_a_drafter() {
 fn a_model_that_drafts_for_itself_is_always_right() {
     let folder = scratch();
     let path = with_head(folder.path(), "glm4moe");
-    let mut with = definitions();
-    let source = ModelSource::File(path.clone());
     let options = Options {
         deterministic: true,
         ..Options::plain(512, 64)
     };
-    let mut load = |choice| {
-        with.drafter = choice;
-        let opened = models::open(&source, &with).unwrap_or_else(|error| panic!("{error}"));
-        let (plan, options) = (opened.plan, options.clone());
-        let mut model =
-            Model::load(plan, &opened.weights, options, &mut |_, _| {}).expect("it loads");
-        if let Some(drafter) = opened.drafter {
-            model
-                .load_drafter(drafter)
-                .unwrap_or_else(|error| panic!("{error}"));
-        }
-        model
-    };
+    let load = |choice| load_with(&path, &options, choice);
     let (expected, _) = goes_on(&mut load(DrafterChoice::None), &TOKENS, 60, 0);
-    let mut model = load(DrafterChoice::File(path.clone()));
+    let mut model = load(named(&path));
     let (found, [drafted, right]) = goes_on(&mut model, &TOKENS, 60, 4);
     assert_eq!(found, expected);
     assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
+}
+
+/// Makes the target and the drafter of a golden, and compares what the drafter computes with its formula.
+fn check_formula(name: &str) {
+    let folder = scratch();
+    let tests = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"));
+    let entry = std::fs::read(tests.join(format!("{name}.json"))).expect("the golden");
+    let entry: Value = serde_json::from_slice(&entry).expect("JSON");
+    let with = definitions();
+    let [target, drafter] = ["target", "drafter"].map(|part| {
+        let (arch, request) = request(part, &entry[part]);
+        let def = with.archs.get(&arch).or_else(|_| with.drafters.get(&arch));
+        let path = folder.path().join(format!("{part}.gguf"));
+        synth(&def.expect("it is built in"), &request, &path).expect("the model can be made");
+        let bytes = std::fs::read(&path).expect("it is written");
+        assert_eq!(hex(&bytes), entry[part]["sha256"], "{part}");
+        path
+    });
+    let expected = std::fs::read(tests.join(format!("{name}.npy"))).expect("the golden");
+    let expected = parse_npy(&expected);
+    let tokens: Vec<u32> = serde_json::from_value(entry["tokens"].clone()).expect("tokens");
+    let exact = Options {
+        k_type: TensorType::F32,
+        v_type: TensorType::F32,
+        flash_attn: false,
+        ..Options::plain(256, 64)
+    };
+    let paths = [
+        (exact.clone(), EXACT),
+        (
+            Options {
+                n_threads: 3,
+                ..exact.clone()
+            },
+            EXACT,
+        ),
+        (
+            Options {
+                n_outputs: 3,
+                ..exact
+            },
+            EXACT,
+        ),
+        (Options::plain(256, 64), HALF),
+    ];
+    for (options, bound) in paths {
+        let mut model = load_with(&target, &options, named(&drafter));
+        let mut batch = Batch::default();
+        for (at, token) in (0..).zip(&tokens) {
+            batch.push(*token, 0, at, false);
+        }
+        model.forward(&batch).expect("it runs");
+        let request = DraftRequest {
+            sequence: 0,
+            tokens: &tokens,
+            most: 4,
+        };
+        let found = model.draft_logits(&request).expect("it drafts");
+        let error = nmse(&found, &expected.values);
+        assert!(error <= bound, "{name}: {error:e} with {options:?}");
+    }
+    // Beside another sequence, and drafted for again and again.
+    let options = Options {
+        n_seqs: 2,
+        deterministic: true,
+        ..Options::plain(512, 64)
+    };
+    let mut model = load_with(&target, &options, named(&drafter));
+    read(&mut model, 1, 0, 7);
+    draft(&mut model, 1, 8, 3);
+    let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 60, 4);
+    assert_eq!(
+        found,
+        goes_on(
+            &mut load_with(&target, &options, named(&drafter)),
+            &TOKENS,
+            60,
+            0
+        )
+        .0
+    );
+    assert!(drafted > 100, "{name}: {drafted}");
+    let whole = |path: &Path, from: usize| {
+        let mut model = load_with(&target, &options, named(path));
+        read(&mut model, 0, 0, from);
+        if from < 11 {
+            draft(&mut model, 0, from + 1, 2);
+            read(&mut model, 0, from, 11);
+        }
+        draft(&mut model, 0, 12, 4)
+    };
+    assert_eq!(whole(&drafter, 11), whole(&drafter, 5), "{name}");
+}
+
+#[test]
+fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
+    ["eagle3", "dflash"].into_iter().for_each(check_formula);
+}
+
+/// A copy of a drafter's file whose head has these tokens alone.
+fn with_tokens(path: &Path, tokens: &[u32], copy: &Path) {
+    let weights = weights::open(path).expect("it is readable");
+    let data = |name: &str| {
+        let tensor = weights.tensor(name).expect("a tensor");
+        let n = tensor.shape.iter().product::<u64>() as usize * 4;
+        let mut bytes = vec![0; n];
+        weights.rows(tensor, 0, &mut bytes).expect("its rows");
+        (tensor.clone(), bytes)
+    };
+    let mut all: Vec<(NewTensor, Vec<u8>)> = Vec::new();
+    for tensor in weights.tensors() {
+        let (mut shape, mut bytes) = (tensor.shape.clone(), data(&tensor.name).1);
+        if tensor.name == "output.weight" {
+            let row = shape[0] as usize * 4;
+            shape[1] = tokens.len() as u64;
+            let rows = tokens.iter().map(|token| *token as usize * row);
+            bytes = rows.flat_map(|at| bytes[at..at + row].to_vec()).collect();
+        }
+        let (name, ty) = (tensor.name.clone(), tensor.ty);
+        all.push((NewTensor { name, ty, shape }, bytes));
+    }
+    let ids = tokens
+        .iter()
+        .flat_map(|token| i64::from(*token).to_le_bytes());
+    let map = NewTensor {
+        name: "d2t".into(),
+        ty: TensorType::I64,
+        shape: vec![tokens.len() as u64],
+    };
+    all.push((map, ids.collect()));
+    let (tensors, data): (Vec<NewTensor>, Vec<Vec<u8>>) = all.into_iter().unzip();
+    gguf::write(copy, weights.metadata(), &tensors, |i| Ok(data[i].clone()))
+        .expect("it is written");
+}
+
+#[test]
+fn a_drafter_may_know_some_tokens_alone() {
+    let folder = scratch();
+    let with = definitions();
+    let [target, drafter] = ["llama", "eagle3"].map(|arch| {
+        let def = with.archs.get(arch).or_else(|_| with.drafters.get(arch));
+        let request = SynthRequest {
+            set: vec![(
+                "block_count".into(),
+                if arch == "llama" { "4" } else { "1" }.into(),
+            )],
+            with: vec!["output".into()],
+            ..SynthRequest::default()
+        };
+        let path = folder.path().join(format!("{arch}.gguf"));
+        synth(&def.expect("it is built in"), &request, &path).expect("the model can be made");
+        path
+    });
+    let options = Options::plain(512, 64);
+    let tokens: Vec<u32> = (0..100).step_by(3).collect();
+    let copy = folder.path().join("some.gguf");
+    with_tokens(&drafter, &tokens, &copy);
+    let logits = |path: &PathBuf| {
+        let mut model = load_with(&target, &options, named(path));
+        read(&mut model, 0, 0, 11);
+        let request = DraftRequest {
+            sequence: 0,
+            tokens: &TOKENS,
+            most: 1,
+        };
+        model.draft_logits(&request).expect("it drafts")
+    };
+    let (all, some) = (logits(&drafter), logits(&copy));
+    let expected = all
+        .chunks(128)
+        .flat_map(|row| tokens.iter().map(|token| row[*token as usize]));
+    let expected: Vec<f64> = expected.map(f64::from).collect();
+    assert!(nmse(&some, &expected) < EXACT);
+    // Drafts are the target's tokens, and the drafter goes on with these.
+    let path = named(&copy);
+    let mut model = load_with(&target, &options, path.clone());
+    let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 40, 5);
+    assert_eq!(
+        found,
+        goes_on(&mut load_with(&target, &options, path), &TOKENS, 40, 0).0
+    );
+    assert!(drafted > 100, "{drafted}");
+    read(&mut model, 1, 0, 11);
+    let drafted = draft(&mut model, 1, 12, 5).tokens;
+    assert!(
+        drafted.iter().all(|token| tokens.contains(token)),
+        "{drafted:?}"
+    );
+    // A token that the target does not have is refused.
+    let wrong = folder.path().join("wrong.gguf");
+    with_tokens(&drafter, &[5, 6], &wrong);
+    let mut bytes = std::fs::read(&wrong).expect("it is written");
+    let at = bytes.len() - bytes.len() % 32 - 32;
+    let at = bytes[at..]
+        .windows(8)
+        .position(|of| of == 5i64.to_le_bytes())
+        .map_or(at, |n| at + n);
+    bytes[at..at + 8].copy_from_slice(&999i64.to_le_bytes());
+    std::fs::write(&wrong, bytes).expect("a writable folder");
+    let choice = named(&wrong);
+    let opened = models::open(
+        &ModelSource::File(target),
+        &Definitions {
+            drafter: choice,
+            ..with
+        },
+    );
+    let opened = opened.expect("it opens");
+    let mut model =
+        Model::load(opened.plan, &opened.weights, options, &mut |_, _| {}).expect("it loads");
+    let refused = model.load_drafter(opened.drafter.expect("a drafter"));
+    let error = refused.expect_err("there is no such token").to_string();
+    assert!(error.contains("the token 999"), "{error}");
 }

@@ -1,7 +1,7 @@
 // What llama.cpp computes with the prediction head of a model. The model reads the tokens in one pass. The head reads each token but
 // the first with the model's hidden state at the token before; then it goes on alone, token by token: each is the one with the highest
 // logit, and its hidden state is the head's own.
-// Usage: llama-drafter MODEL OUT STEPS TOKEN...
+// Usage: llama-heads MODEL OUT STEPS TOKEN...
 // Writes OUT: float32 hidden states of the model [n, n_embd], then logits of the head [n - 1 + STEPS - 1, n_vocab]. Prints one JSON object
 // with the sizes and versions. The cache is f32, without flash attention, on one thread.
 #include <cstdint>
@@ -61,7 +61,7 @@ static void pass(llama_context * context, const std::vector<llama_token> & token
 }
 
 int main(int argc, char ** argv) {
-    require(argc > 5, "usage: llama-drafter MODEL OUT STEPS TOKEN...");
+    require(argc > 5, "usage: llama-heads MODEL OUT STEPS TOKEN...");
     const int steps = atoi(argv[3]);
     std::vector<llama_token> tokens;
     for (int i = 4; i < argc; i++) {

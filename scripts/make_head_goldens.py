@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes tests/drafters: the logits that llama.cpp computes with the prediction heads of tiny random models.
+"""Makes tests/drafters/heads: the logits that llama.cpp computes with the prediction heads of tiny random models.
 
-Needs: Python 3.11, `pip install numpy gguf`, and the program of scripts/llama_drafter (--llama-drafter)
+Needs: Python 3.11, `pip install numpy gguf`, and the program of scripts/llama_heads (--llama-heads)
 
-tests/drafters/cases.toml lists the models. For each, `bench synth` writes the model file from a seed. llama.cpp computes the hidden
+tests/drafters/heads/cases.toml lists the models. For each, `bench synth` writes the model file from a seed. llama.cpp computes the hidden
 states of the model, the logits of its head after each token but the first, and those after each token of a draft but the last. Stored are
 NAME.npy (float32 [n_tokens - 1 + steps - 1, n_vocab]) and an entry in goldens.json. The model file is thrown away. A golden that
 comes out as it was is left untouched, to the byte.
@@ -22,22 +22,22 @@ from pathlib import Path
 import numpy as np
 
 from bench_server import ROOT, Failure, options, program, run
-from drafter_formula import FORMULAS
+from head_formula import FORMULAS
 from goldens import SAME_NMSE, check_spread, difference_of, each, nmse, read_cases, read_index, strays, synth_args, write_index
 
-FOLDER = ROOT / "tests" / "drafters"
+FOLDER = ROOT / "tests" / "drafters" / "heads"
 INDEX = FOLDER / "goldens.json"
 SPREAD = (0.2, 20.0)
 STEPS = 4  # tokens of a draft
 
 
-def compute(llama_drafter, bench, case, folder):
+def compute(llama_heads, bench, case, folder):
     """Makes the model file of a case and runs it: its entry for goldens.json, and the logits."""
     path, out = Path(folder) / f"{case['name']}.gguf", Path(folder) / "out"
     args = synth_args(case)
     run([bench, "synth", *args, "-o", path])
     data, tokens = path.read_bytes(), case["tokens"]
-    found = json.loads(run([llama_drafter, path, out, STEPS, *tokens]))
+    found = json.loads(run([llama_heads, path, out, STEPS, *tokens]))
     values = np.fromfile(out, np.float32)
     n_hidden = len(tokens) * found["n_embd"]
     hidden, logits = values[:n_hidden].reshape(len(tokens), -1), values[n_hidden:].reshape(found["rows"], -1)
@@ -62,12 +62,12 @@ def compute(llama_drafter, bench, case, folder):
     return entry, logits
 
 
-def make(llama_drafter, bench, only, check):
+def make(llama_heads, bench, only, check):
     cases, index = read_cases(FOLDER), read_index(INDEX)
 
     def one(case):
         with tempfile.TemporaryDirectory() as folder:
-            entry, logits = compute(llama_drafter, bench, case, folder)
+            entry, logits = compute(llama_heads, bench, case, folder)
         why = difference_of(index.get(case["name"]), entry, FOLDER / entry["logits"], logits)
         measures = f"std {entry['logits_std']:<5} {json.dumps(entry.get('noise', {}))}"
         if why is None:
@@ -94,11 +94,11 @@ def make(llama_drafter, bench, only, check):
 
 def main():
     parser = options(__doc__)
-    parser.add_argument("--llama-drafter", required=True, type=lambda path: Path(path).absolute(), help="the program of scripts/llama_drafter")
+    parser.add_argument("--llama-heads", required=True, type=lambda path: Path(path).absolute(), help="the program of scripts/llama_heads")
     parser.add_argument("--only", metavar="NAME", help="this case alone")
     parser.add_argument("--check", action="store_true", help="compare with what is stored and write nothing")
     args = parser.parse_args()
-    return make(args.llama_drafter, args.bench, args.only, args.check)
+    return make(args.llama_heads, args.bench, args.only, args.check)
 
 
 if __name__ == "__main__":

@@ -121,5 +121,5 @@ def head_of(layer_mlp, gated):
     return logits
 
 
-# By the names of cases in tests/drafters.
+# By the names of cases in tests/drafters/heads.
 FORMULAS = {"glm4moe": head_of(experts, gated=False), "qwen35": head_of(mlp, gated=True)}

@@ -1,7 +1,7 @@
 //! The prediction heads of models equal llama.cpp, along several paths; deliberate faults do not.
 //!
-//! `tests/drafters/` holds the logits of heads that llama.cpp computed for models that `synth` makes from a seed
-//! (`scripts/make_drafter_goldens.py`). The models are made anew here; their hash is checked first.
+//! `tests/drafters/heads/` holds the logits of heads that llama.cpp computed for models that `synth` makes from a seed
+//! (`scripts/make_head_goldens.py`). The models are made anew here; their hash is checked first.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ struct DrafterGolden {
 }
 
 fn folder() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters/heads"))
 }
 
 fn goldens(scratch: &Path) -> Vec<DrafterGolden> {
@@ -81,7 +81,7 @@ fn of_entry(entry: &Value, scratch: &Path) -> DrafterGolden {
     let expected = entry["gguf_sha256"].as_str().expect("a hash");
     assert_eq!(
         hash, expected,
-        "{name}: synth makes another file than the reference ran; if that is meant, run scripts/make_drafter_goldens.py"
+        "{name}: synth makes another file than the reference ran; if that is meant, run scripts/make_head_goldens.py"
     );
     let npy = std::fs::read(folder().join(format!("{name}.npy"))).expect("the golden is there");
     let tokens = entry["tokens"].as_array().expect("tokens").iter();
