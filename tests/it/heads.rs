@@ -63,7 +63,10 @@ fn goldens(scratch: &Path) -> Vec<DrafterGolden> {
     let index: Value = serde_json::from_str(&text).expect("the index is JSON");
     let entries = index["goldens"].as_array().expect("a list");
     assert!(!entries.is_empty(), "a gate that compares nothing fails");
-    entries.iter().map(|entry| of_entry(entry, scratch)).collect()
+    entries
+        .iter()
+        .map(|entry| of_entry(entry, scratch))
+        .collect()
 }
 
 /// Makes the model of an entry and checks that it is the one the reference ran.
@@ -73,7 +76,11 @@ fn of_entry(entry: &Value, scratch: &Path) -> DrafterGolden {
     let with = definitions();
     let def = with.archs.get(&arch).expect("it is built in");
     let drafter = &def.drafter.as_ref().expect("it names a drafter").value;
-    request.drafter = Some(with.drafters.of_target(drafter, &def).expect("it is built in"));
+    request.drafter = Some(
+        with.drafters
+            .of_target(drafter, &def)
+            .expect("it is built in"),
+    );
     let path = scratch.join(format!("{name}.gguf"));
     synth(&def, &request, &path).expect("the model can be made");
     let hash = Sha256::digest(std::fs::read(&path).expect("the model was written"));
@@ -195,7 +202,10 @@ fn every_deliberate_fault_of_a_head_shows() {
     for (at, (fault, edits)) in FAULTS.iter().enumerate() {
         let mut text = built_in.clone();
         for (from, to) in *edits {
-            assert!(text.contains(from), "{fault}: the definition lacks `{from}`");
+            assert!(
+                text.contains(from),
+                "{fault}: the definition lacks `{from}`"
+            );
             text = text.replacen(from, to, 1);
         }
         let folder = scratch.path().join(at.to_string());
@@ -214,7 +224,10 @@ fn every_deliberate_fault_of_a_head_shows() {
 #[test]
 fn every_definition_with_a_drafter_has_a_golden_or_a_reason() {
     let scratch = scratch();
-    let known: BTreeSet<String> = goldens(scratch.path()).into_iter().map(|g| g.arch).collect();
+    let known: BTreeSet<String> = goldens(scratch.path())
+        .into_iter()
+        .map(|g| g.arch)
+        .collect();
     let library = library();
     for (name, _) in library.sources() {
         let def = library.get(name).expect("it is sound");
