@@ -10,13 +10,13 @@ use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::model::{Batch, DraftRequest, Model, Options};
 use lab_core::models::synth::synth;
-use lab_core::models::{self, Definitions, ModelSource};
+use lab_core::models::{self, Definitions, ModelSource, OpenedModel};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::goldens::{EXACT, library, request};
+use crate::goldens::{EXACT, library, of_folder, request};
 use crate::support::command::{definitions, scratch};
-use crate::support::{nmse, parse_npy};
+use crate::support::{hf, nmse, parse_npy};
 
 /// Definitions that name a drafter and have no golden, each with the reason.
 const WITHOUT: &[(&str, &str)] = &[
@@ -105,15 +105,20 @@ fn of_entry(entry: &Value, scratch: &Path) -> DrafterGolden {
 fn load(golden: &DrafterGolden, with: &Definitions, options: Options) -> Model {
     let opened = models::open(&ModelSource::File(golden.path.clone()), with);
     let opened = opened.unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    loaded(opened, options)
+}
+
+/// An opened model with the head in its files.
+fn loaded(opened: OpenedModel, options: Options) -> Model {
     let drafter = opened.drafter.expect("a drafter in the file");
     let options = Options {
         for_drafter: drafter.plan.target.clone(),
         ..options
     };
     let model = Model::load(opened.plan, &opened.weights, options, &mut |_, _| {});
-    let mut model = model.unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    let mut model = model.unwrap_or_else(|error| panic!("{error}"));
     let loaded = model.load_drafter(drafter);
-    loaded.unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    loaded.unwrap_or_else(|error| panic!("{error}"));
     model
 }
 
@@ -158,7 +163,15 @@ fn heads_compute_what_llama_cpp_computes_along_every_path() {
     let scratch = scratch();
     let plain = Options::plain(256, 64);
     let paths = [
-        ("at once", plain.clone(), &[12][..]),
+        ("row by row", plain.clone(), &[12][..]),
+        (
+            "at once",
+            Options {
+                n_seqs: 12,
+                ..plain.clone()
+            },
+            &[12],
+        ),
         ("drafted again and again", plain.clone(), &[2, 3, 4, 8, 12]),
         (
             "two threads",
@@ -219,6 +232,26 @@ fn every_deliberate_fault_of_a_head_shows() {
         let error = error_of(golden, &logits(golden, &mut model, &[golden.tokens.len()]));
         assert!(error > 1e3 * EXACT, "{fault}: NMSE {error:.1e}");
     }
+}
+
+#[test]
+fn the_head_of_a_folder_is_that_of_the_file_made_of_it() {
+    let scratch = scratch();
+    let (converted, folder) = of_folder(hf::open("glm4moe"), scratch.path());
+    let mut golden = DrafterGolden {
+        name: "glm4moe".into(),
+        arch: "glm4moe".into(),
+        path: converted.write(scratch.path()),
+        tokens: converted.tokens.clone(),
+        steps: 3,
+        expected: Vec::new(),
+    };
+    let options = Options::plain(256, 64);
+    let ends = [golden.tokens.len()];
+    let found = logits(&golden, &mut loaded(folder, options.clone()), &ends);
+    golden.expected = found.iter().map(|logit| f64::from(*logit)).collect();
+    let of_file = logits(&golden, &mut load(&golden, &definitions(), options), &ends);
+    assert!(error_of(&golden, &of_file) <= EXACT);
 }
 
 #[test]
