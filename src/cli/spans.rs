@@ -216,7 +216,8 @@ impl Line {
         let mut at = after(began, prepare);
         let phases = PHASES.iter().zip(self.phases);
         let phases = phases.map(|((name, _, _, about), milliseconds)| {
-            let began = std::mem::replace(&mut at, after(at, milliseconds));
+            let began = at;
+            at = after(began, milliseconds);
             let own = self.attributes.iter();
             let own = own.filter(|attribute| about.contains(&attribute.key.as_str()));
             Child {

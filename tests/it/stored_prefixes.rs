@@ -338,13 +338,13 @@ fn damaged_files_and_a_folder_that_fails_cost_nothing_but_time() {
     assert!(log.contains("--cache-dir"), "{log}");
 }
 
-/// Scripts that start a server whose folder `$CACHE` soon has no room: a file system of its own of 64 KiB, and, where nothing can be
+/// Scripts that start a server whose folder `$CACHE` soon has no room: a file system of its own of 16 KiB, and, where nothing can be
 /// mounted, a limit of 1 KiB for each file. A prompt of 200 tokens has more.
 fn full_disks(cache: &Path) -> Vec<(String, &'static str)> {
     let cache = text(cache);
     let mounted = |unshare: &str, command: &str| {
         format!(
-            "exec {unshare} --mount sh -c 'mount -t tmpfs -o size=64k none \"$0\" && {command}' '{cache}' \"$@\""
+            "exec {unshare} --mount sh -c 'mount -t tmpfs -o size=16k none \"$0\" && {command}' '{cache}' \"$@\""
         )
     };
     let can_mount = |unshare: &&str| {
@@ -446,7 +446,7 @@ fn prefixes_of_another_adapter_are_not_used_and_the_miss_says_so() {
     assert_eq!(half["usage"]["cache"]["disk"], 0, "{half}");
     end(server);
     // Another adapter in the place of the first one.
-    of_shipped(folder.path(), -1.0);
+    of_shipped(folder.path(), 0.5);
     let server = Server::split(&options);
     let replaced = ask(&server, 1.0);
     assert_eq!(replaced["usage"]["cache"]["disk"], 0, "{replaced}");

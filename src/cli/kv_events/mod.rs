@@ -16,10 +16,6 @@ pub(super) use publisher::{end, start};
 
 /// What a ZeroMQ socket does with an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "kv-events"),
-    expect(dead_code, reason = "sockets are opened with the feature")
-)]
 enum Endpoint {
     Listen(SocketAddr),
     /// `HOST:PORT`.
@@ -73,6 +69,10 @@ pub(super) struct KvEventOptions {
     #[arg(long, value_name = "ENDPOINT", requires = "kv_events")]
     kv_events_replay: Option<Endpoint>,
     /// Topic of the events, by which subscribers choose and routers know the server, such as `kv@ADDRESS@MODEL`; default: an empty one
+    #[cfg_attr(
+        not(feature = "kv-events"),
+        expect(dead_code, reason = "it is sent with the feature")
+    )]
     #[arg(long, value_name = "TOPIC", requires = "kv_events")]
     kv_events_topic: Option<String>,
 }

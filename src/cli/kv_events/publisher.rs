@@ -5,7 +5,8 @@
 //! does not read loses messages; nobody waits for it.
 
 use std::collections::VecDeque;
-use std::net::TcpListener;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,6 +32,8 @@ const MAX_PAST_BYTES: usize = 64 << 20;
 const CONNECT_TIME: Duration = Duration::from_secs(1);
 /// Maximum time to hand a past batch to who asked for it.
 const SEND_TIME: Duration = Duration::from_secs(5);
+/// Maximum time to wait for an address that is in use.
+const BIND_TIME: Duration = Duration::from_secs(2);
 /// Time for the last messages when a process ends.
 const END_TIME: Duration = Duration::from_millis(250);
 /// The number after the last past batch: -1.
@@ -48,7 +51,7 @@ pub(in crate::cli) fn start(options: &KvEventOptions) -> Result<Option<KvEventSe
     };
     let listener = |option: &str, endpoint: Option<&Endpoint>| match endpoint {
         Some(Endpoint::Listen(address)) => {
-            let bound = TcpListener::bind(address).and_then(|listener| {
+            let bound = bound(*address).and_then(|listener| {
                 tracing::info!(target: "server", "{option}: listening on tcp://{}", listener.local_addr()?);
                 Ok(listener)
             });
@@ -76,6 +79,19 @@ pub(in crate::cli) fn start(options: &KvEventOptions) -> Result<Option<KvEventSe
         .spawn(work)?;
     IS_STARTED.store(true, Ordering::Relaxed);
     Ok(Some(sender))
+}
+
+/// A socket that listens. The engine before may hold the address until its last messages have left.
+fn bound(address: SocketAddr) -> io::Result<TcpListener> {
+    let end = Instant::now() + BIND_TIME;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// Gives the last messages time to leave. To be called before a process ends.

@@ -21,7 +21,7 @@ enum WireEvent<'a> {
         block_hashes: &'a [u64],
         parent_block_hash: Option<u64>,
         token_ids: &'a [u32],
-        block_size: u32,
+        block_size: u64,
         lora_id: Option<usize>,
         medium: &'static str,
         lora_name: Option<&'a str>,
