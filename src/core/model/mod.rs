@@ -60,6 +60,7 @@ pub use cache::states::STATE_PIECES;
 pub use cache::{BlockAdapter, CacheMiss, CachedPrefix, KvEvent, SequenceId};
 pub use direct_logit::{DirectHeads, DirectLogit, NormDivisor};
 pub use draft::{Draft, DraftRequest};
+pub use drafter::drafter_memory;
 pub(crate) use error::Result;
 pub use error::{Error, MemoryPurpose};
 pub use estimate::Estimator;
