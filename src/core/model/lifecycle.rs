@@ -27,9 +27,11 @@ use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
 use super::points::Points;
+use super::prepared::Prepared;
 use super::support;
 use super::token_sources::TokenSources;
 use super::top_rows::TopRows;
+use super::versioned::Versioned;
 
 impl PassCounts {
     /// What was done since an earlier state.
@@ -38,6 +40,8 @@ impl PassCounts {
         Self {
             n_built: self.n_built - before.n_built,
             n_views: self.n_views - before.n_views,
+            n_prepared: self.n_prepared - before.n_prepared,
+            n_undone: self.n_undone - before.n_undone,
             runs: WorkCounts {
                 n_runs: now.n_runs - then.n_runs,
                 n_replayed: now.n_replayed - then.n_replayed,
@@ -60,7 +64,7 @@ pub struct Model {
     pub(super) adapters: ModelAdapters,
     pub(super) cache: KvCache,
     pub(super) states: States,
-    pub(super) block_manager: BlockManager,
+    pub(super) block_manager: Versioned<BlockManager>,
     /// The sources of sequences, if the model reads any.
     pub(super) sources: TokenSources,
     /// The towers of the model.
@@ -88,6 +92,10 @@ pub struct Model {
     /// Scratch memory on each device, in bytes.
     pub(super) compute_bytes: Vec<u64>,
     pub(super) n_views: u64,
+    /// The next pass, as far as it is known while devices compute.
+    pub(super) prepared: Option<Prepared>,
+    pub(super) n_prepared: u64,
+    pub(super) n_undone: u64,
 }
 
 /// What the passes of a model did since it was loaded.
@@ -97,6 +105,10 @@ pub struct PassCounts {
     pub n_built: u64,
     /// Attention operations over runs, of a layer.
     pub n_views: u64,
+    /// Passes that were prepared while devices computed the pass before.
+    pub n_prepared: u64,
+    /// Those of them that were not used, because the next batch was another.
+    pub n_undone: u64,
     /// The runs of graphs.
     pub runs: WorkCounts,
 }
@@ -208,7 +220,7 @@ impl Model {
             adapters,
             cache,
             states,
-            block_manager,
+            block_manager: Versioned::new(block_manager),
             sources: TokenSources::default(),
             towers: None,
             media: HashMap::new(),
@@ -225,6 +237,9 @@ impl Model {
             n_checked: 0,
             compute_bytes: Vec::new(),
             n_views: 0,
+            prepared: None,
+            n_prepared: 0,
+            n_undone: 0,
         };
         model.reserve()?;
         Ok(model)
@@ -363,9 +378,10 @@ impl Model {
     }
 
     /// Number of positions that fit into the cache of every layer, in full blocks. Blocks that are only cached
-    /// count as free. Layers with a window free blocks as a sequence continues.
+    /// count as free, and so do those of a prepared pass. Layers with a window free blocks as a sequence continues.
     pub fn free_slots(&self) -> usize {
-        self.block_manager.free().unwrap_or(self.options.n_ctx)
+        let free = self.block_manager.free_with(self.n_ahead());
+        free.unwrap_or(self.options.n_ctx)
     }
 
     /// Number of graphs of passes built so far. A pass of a recently used shape adds none.
@@ -378,6 +394,8 @@ impl Model {
         PassCounts {
             n_built: self.graphs.n_built(),
             n_views: self.n_views,
+            n_prepared: self.n_prepared,
+            n_undone: self.n_undone,
             runs: self.graphs.executor.counts(),
         }
     }
