@@ -20,6 +20,7 @@ fn language(c: &mut Criterion) {
         with: Vec::new(),
         ty: TensorType::F32,
         vocabulary: None,
+        drafter: None,
     };
     let plan =
         |name: &str| design(&library.get(name).expect("it is sound"), &request).expect("it fits");

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 
 use lab_base::util::atomic_file::PartFile;
 use lab_core::artifacts::npy;
-use lab_core::model::{Batch, is_finite};
+use lab_core::model::{Batch, DraftRequest, is_finite};
 use lab_core::plan::Pooling;
 use lab_inspect::paths::passes;
 
@@ -53,6 +53,11 @@ pub(super) struct Args {
     /// has scores for each token, float32 [n_tokens, n_classes], with and without this option
     #[arg(long)]
     embedding: bool,
+    /// Write the logits of the model's drafter, float32 [n_tokens - 2 + N, n_vocab]: after each token but the first, which it reads with
+    /// values of the model at the token before, then after each token of a draft of N but the last; of a drafter that reads
+    /// tokens alone [n_tokens - 1 + N, n_vocab]
+    #[arg(long, value_name = "N", value_parser = some_tokens, conflicts_with_all = ["stateless", "embedding", "chunk"])]
+    drafted: Option<usize>,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -92,7 +97,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // Only as many KV slots as there are positions.
         options.n_ctx = options.n_ctx.min(n_all.next_multiple_of(256));
     }
+    let drafter = opened.drafter.take().filter(|_| args.drafted.is_some());
+    options.for_drafter = drafter.as_ref().and_then(|of| of.plan.target.clone());
     let mut model = args.load.load(opened, options)?;
+    if let Some(drafter) = drafter {
+        model.load_drafter(drafter)?;
+    }
     args.source.set(&mut model)?;
     if let Some(prompt) = &mut prompt {
         prompt.set(&args.media, &mut model)?;
@@ -114,6 +124,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             None => "in one pass of their own all values are finite".to_owned(),
         };
         anyhow::bail!("results are not finite numbers: {place}");
+    }
+    if let Some(most) = args.drafted {
+        let request = DraftRequest {
+            sequence: 0,
+            tokens: &tokens,
+            most,
+        };
+        let drafted = model.draft_logits(&request)?;
+        return finish(
+            part,
+            &args.output,
+            &drafted,
+            &[drafted.len() / width, width],
+        );
     }
     if scores_tokens {
         let scores = model.pool(&logits)?;

@@ -12,6 +12,7 @@ use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
 use lab_core::engine::{DiffusionOptions, Limits, PrefixStoreOptions};
 use lab_core::model::{Model, Options};
+use lab_core::models::DrafterChoice;
 use lab_core::models::mmproj::MmprojChoice;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{self, lora};
@@ -98,6 +99,11 @@ impl ArchOptions {
         Ok(Library::open(&REGISTRY, &self.archs)?)
     }
 
+    /// The definitions of drafters, embedded and in the given folders.
+    pub(super) fn drafters(&self) -> Result<Library, Failure> {
+        Ok(Library::drafters(&REGISTRY, &self.archs)?)
+    }
+
     /// The definitions of towers, embedded and in the given folders.
     pub(super) fn towers(&self) -> Result<Library, Failure> {
         Ok(Library::towers(&REGISTRY, &self.archs)?)
@@ -128,6 +134,13 @@ pub(super) struct OpenOptions {
         hide_short_help = true
     )]
     no_mmproj: bool,
+    /// Model or drafter (GGUF file or folder) that drafts the next tokens; default: the drafter in the model's own file, if it
+    /// has one (docs/speculation.md)
+    #[arg(long, value_name = "MODEL", alias = "model-draft")]
+    draft_model: Option<PathBuf>,
+    /// Load no drafter
+    #[arg(long, conflicts_with = "draft_model", hide_short_help = true)]
+    no_draft_model: bool,
 }
 
 impl OpenOptions {
@@ -140,6 +153,11 @@ impl OpenOptions {
                 (Some(file), _) => MmprojChoice::File(file.clone()),
                 (None, true) => MmprojChoice::None,
                 (None, false) => MmprojChoice::Found,
+            },
+            drafter: match (&self.draft_model, self.no_draft_model) {
+                (Some(path), _) => DrafterChoice::File(path.clone()),
+                (None, true) => DrafterChoice::None,
+                (None, false) => DrafterChoice::Found,
             },
             ..Definitions::open(&self.archs.archs)?
         })
@@ -501,6 +519,7 @@ impl LoadOptions {
             embeddings: false,
             non_causal: false,
             capture: false,
+            for_drafter: None,
             plain: self.placement.is_plain(),
         };
         if self.ctx.is_none() && defaults.max_ctx.is_none() {

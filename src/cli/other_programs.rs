@@ -13,10 +13,12 @@ use lab_core::models::recognise::HUB_NAMES;
 use super::command_line::command;
 
 /// Short options of several letters, and ours.
-const SHORT: [(&str, &str); 11] = [
+const SHORT: [(&str, &str); 13] = [
     ("-hf", "--model"),
     ("--hf-repo", "--model"),
     ("-mm", "--mmproj"),
+    ("-md", "--draft-model"),
+    ("--draft-max", "--draft"),
     ("-ngl", "--gpu-layers"),
     ("-np", "--parallel"),
     ("-ctk", "--kv-type"),
@@ -44,7 +46,7 @@ const OPTIONS: &str = "\
 -b --batch-size -ub --ubatch-size --max-num-batched-tokens: `--prompt-batch N` of `bench serve` limits the prompt tokens of a step
 -cnv --conversation -i --interactive -if: `bench chat` is the conversation in the terminal
 -no-cnv --no-conversation: `bench run --raw` continues the prompt without a chat template
--md --model-draft --speculative-config --draft-max: `--draft N` takes draft tokens from earlier repetitions; there is no draft model
+--speculative-config: `--draft-model` names a drafter, `--draft` the limits (docs/speculation.md)
 --rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides: the numbers of RoPE are those of the model
 --mmproj-url -mmu: download the file, and name it with `--mmproj`
 --lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request; `--lora-dir DIR` for adapters with names (docs/lora.md)

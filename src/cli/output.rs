@@ -263,7 +263,7 @@ mod tests {
     use crate::cli::Cli;
 
     const INPUTS: &str = "a api_key_file archs audio b backend cache_dir chat_template_file config dump file files from grammar image input json_schema kept keys lab_vectors lora_dir \
-        media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference slot_save_path socket source \
+        draft_model media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference slot_save_path socket source \
         template tls_cert tls_key tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[

@@ -52,6 +52,10 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let def = args.archs.library()?.get(&args.name)?;
+    let drafter = match &def.drafter {
+        Some(name) => Some(args.archs.drafters()?.of_target(&name.value, &def)?),
+        None => None,
+    };
     let vocabulary = match &args.vocab {
         Some(path) => Some(weights::open(path)?.metadata().clone()),
         None => None,
@@ -63,6 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         with: args.with.clone(),
         ty: args.ty,
         vocabulary,
+        drafter,
     };
     let plan = synth::synth(&def, &request, args.force.target(&args.output))?;
     if atomic_file::is_stdout(&args.output) {

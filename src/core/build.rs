@@ -9,6 +9,7 @@ fn main() {
         &[
             (".arch.toml", "EMBEDDED_ARCHS"),
             (".tower.toml", "EMBEDDED_TOWERS"),
+            (".drafter.toml", "EMBEDDED_DRAFTERS"),
         ],
     );
     embed::embed(

@@ -404,7 +404,9 @@ impl ServedModel {
             media,
             def,
             n_source_rows: _,
+            drafter,
         } = opened;
+        options.for_drafter = drafter.as_ref().and_then(|of| of.plan.target.clone());
         // Of an encoder only the hidden states are used, also where it has a head.
         options.embeddings |= engine::ends_in_vectors(&plan);
         let model = weights.label().to_owned();
@@ -458,6 +460,9 @@ impl ServedModel {
             if let Some(OpenedMedia { towers, processors }) = media {
                 let towers = MediaTowers::load(towers, processors, &of_towers, &mut |_, _| {})?;
                 model.set_towers(towers);
+            }
+            if let Some(drafter) = drafter {
+                model.load_drafter(drafter)?;
             }
             Ok::<_, model::Error>(model)
         });

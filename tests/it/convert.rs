@@ -37,6 +37,7 @@ fn synthesised(folder: &Path, arch: &str, with: &[&str], ty: TensorType) -> Path
         with: with.iter().map(|name| (*name).to_owned()).collect(),
         ty,
         vocabulary: None,
+        drafter: None,
     };
     let path = folder.join(format!("{arch}-{ty}.gguf"));
     synth(&def, &request, &path).expect("the model can be made");

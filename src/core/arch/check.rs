@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chains::{self, param_exprs, reached};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode,
-    OF_FILE, Param, Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
+    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, GIVEN, Join, LAYER, Mode, NEXT,
+    OF_FILE, Param, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS,
+    TARGET, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};
@@ -56,6 +57,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
     checker.stacks(def);
     checker.ends_of_mixes(def);
     checker.source(def);
+    checker.target(def);
     let defaults = checker.used_defaults();
     if is_whole {
         checker.unread_taps(def);
@@ -160,6 +162,7 @@ impl<'a> Checker<'a> {
             .filter(|tap| **tap != "ple" || def.per_layer.is_some())
             // With several hidden states there is no single one before a layer.
             .filter(|tap| **tap != "layer_in" || def.write.is_none())
+            .filter(|tap| **tap != TARGET || def.target.is_some())
             .map(|tap| (*tap).to_owned())
             .collect();
         let all_slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
@@ -244,6 +247,51 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Checks what a drafter reads of its target, and that only a drafter reads it.
+    fn target(&mut self, def: &ArchDef) {
+        let of_target = |stack: &&Stack| stack.reads == Reads::Target;
+        let first = def.stacks.iter().take_while(of_target).count();
+        let Some(target) = &def.target else {
+            for stack in def
+                .stacks
+                .iter()
+                .filter(|stack| stack.reads == Reads::Target || stack.has_slots_of_target)
+            {
+                let problem = "a definition with `[target]` alone reads a target";
+                self.report(stack.name_span.clone(), problem);
+            }
+            return;
+        };
+        for after in &target.after {
+            self.typed(&after.value, &after.span, false, "number", "after");
+        }
+        for (setting, kind, what) in [
+            (&target.normed, "boolean", "normed"),
+            (&target.width, "number", "width"),
+        ] {
+            if let Some(setting) = setting {
+                let span = setting.span.as_ref().unwrap_or(&target.span);
+                self.typed(&setting.expr, span, false, kind, what);
+            }
+        }
+        if let Some(stack) = def.stacks[first..].iter().find(of_target) {
+            let problem = "a stack that reads the target comes before those that read tokens";
+            self.report(stack.name_span.clone(), problem);
+        }
+        if def.mode != Mode::Causal || def.reads_source() {
+            let problem = "a drafter is causal and has no source";
+            self.report(target.span.clone(), problem);
+        }
+        if def.write.is_some() {
+            let problem = "a drafter has one hidden state for each token";
+            self.report(target.span.clone(), problem);
+        }
+        if first == def.stacks.len() {
+            let problem = "no stack reads tokens";
+            self.report(target.span.clone(), problem);
+        }
+    }
+
     /// Checks that a tower has nothing that only tokens have, and that only a tower changes the width of rows.
     fn tower(&mut self, def: &ArchDef) {
         let slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
@@ -263,13 +311,17 @@ impl<'a> Checker<'a> {
             }
             return;
         }
-        for slot in slots().filter(|slot| matches!(slot.join, Join::Append | Join::Keep)) {
-            let problem = "only a tower appends to the rows of the hidden state, or keeps it";
+        let changes = |slot: &&Slot| matches!(slot.join, Join::Append | Join::Keep);
+        let is_drafter = def.target.is_some();
+        for slot in slots().filter(|slot| !is_drafter && changes(slot)) {
+            let problem =
+                "only a tower or a drafter appends to the rows of the hidden state, or keeps it";
             self.report(slot.span.clone(), problem);
         }
         let branches = slots().flat_map(|slot| &slot.branches);
-        for branch in branches.clone().filter(|branch| branch.appends) {
-            let problem = "only a tower appends to the rows of a tap";
+        let mut appending = branches.clone().filter(|branch| branch.appends);
+        for branch in appending.by_ref().filter(|_| !is_drafter) {
+            let problem = "only a tower or a drafter appends to the rows of a tap";
             self.report(branch.block.span.clone(), problem);
         }
         for block in branches.map(|branch| &branch.block) {
@@ -591,9 +643,8 @@ impl<'a> Checker<'a> {
             .map(|tap| tap.value.as_str())
             .collect();
         let saved = branches().filter_map(|branch| branch.save.as_ref());
-        let unread: Vec<_> = saved
-            .filter(|save| !reads.contains(save.value.as_str()))
-            .collect();
+        let is_read = |save: &str| reads.contains(save) || def.target.is_some() && save == NEXT;
+        let unread: Vec<_> = saved.filter(|save| !is_read(save.value.as_str())).collect();
         for save in unread {
             let problem = format!("the tap `{}` is saved and never read", save.value);
             self.report(save.span.clone(), problem);

@@ -76,6 +76,10 @@ pub struct ArchDef {
     pub write: Option<Setting>,
     /// A further input for each layer.
     pub per_layer: Option<ContractUse>,
+    /// What it reads of the model whose next tokens it drafts; none: it is no drafter, or one that reads tokens alone.
+    pub target: Option<TargetUse>,
+    /// The definition of the drafter whose weights may be in the same file.
+    pub drafter: Option<Spanned<String>>,
     /// The stacks of layers, in order.
     pub stacks: Vec<Stack>,
     /// The end of the model: hidden state to logits.
@@ -92,6 +96,20 @@ pub struct ArchDef {
     pub variants: BTreeMap<String, String>,
     /// The text of the definition, for messages.
     pub text: Arc<DefinitionText>,
+}
+
+/// What a drafter reads of its target, the model whose next tokens it drafts: for each token a row of values of the target, those of the
+/// token before it.
+#[derive(Clone, Debug)]
+pub struct TargetUse {
+    /// The values, one after the other: the hidden state of the target after so many layers.
+    pub after: Vec<Spanned<Expr>>,
+    /// Whether the final norm of the target is applied to them.
+    pub normed: Option<Setting>,
+    /// Elements of a hidden state of the target; none: as many as one of the drafter has.
+    pub width: Option<Setting>,
+    /// The place in the text, for messages.
+    pub span: Span,
 }
 
 impl ArchDef {
@@ -167,6 +185,24 @@ pub struct CommonDefinitions {
     pub resources: Arc<Resources>,
     /// The tensors and keys that all definitions ignore.
     pub ignore: IgnoreRules,
+    /// The slots that a stack of a drafter takes from its target.
+    pub slots_of_target: Option<Vec<Slot>>,
+}
+
+impl CommonDefinitions {
+    /// What the definition of a drafter may use of the definition of its target: parameters, resources and the slots of the last stack.
+    pub fn of_target(target: &ArchDef) -> Self {
+        let mut params = target.params.clone();
+        params.values_mut().for_each(|param| param.span = None);
+        let mut resources = Resources::clone(&target.defaults);
+        resources.extend(target.resources.clone());
+        Self {
+            params,
+            resources: Arc::new(resources),
+            ignore: IgnoreRules::default(),
+            slots_of_target: target.stacks.last().map(|stack| stack.slots.clone()),
+        }
+    }
 }
 
 /// A number or a name that the definition computes with.
@@ -272,6 +308,8 @@ pub struct Stack {
     pub reads: Reads,
     /// The slots of each layer, in order.
     pub slots: Vec<Slot>,
+    /// Whether the slots are those of the last stack of the target.
+    pub has_slots_of_target: bool,
 }
 
 /// What a stack reads.
@@ -283,19 +321,22 @@ pub enum Reads {
     Source,
     /// The source of the sequence as rows in the place of tokens, such as the result of a tower.
     Rows,
+    /// The values of the target, in a drafter: their result is the tap `target`.
+    Target,
 }
 
 impl Reads {
     /// Names in the TOML.
-    pub const NAMES: [(&'static str, Self); 3] = [
+    pub const NAMES: [(&'static str, Self); 4] = [
         ("tokens", Self::Tokens),
         ("source", Self::Source),
         ("rows", Self::Rows),
+        ("target", Self::Target),
     ];
 
     /// Whether it is the source of a sequence.
     pub fn is_source(self) -> bool {
-        self != Self::Tokens
+        matches!(self, Self::Source | Self::Rows)
     }
 
     /// The name in the TOML.
@@ -451,7 +492,13 @@ pub const SHIFT_LOGITS: &str = "shift_logits";
 pub const START_TOKEN: &str = "start_token";
 
 /// Taps that exist without `save`.
-pub const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];
+pub const TAPS: [&str; 6] = ["x", "h", "layer_in", "embd", "ple", TARGET];
+
+/// The tap that a drafter has: the row of the target, or what its own stacks make of it; in later passes of a draft its own [`NEXT`].
+pub const TARGET: &str = "target";
+
+/// The tap that stands for the row of the target when a drafter goes on alone; if no branch saves it, the last hidden state.
+pub const NEXT: &str = "next";
 
 /// Whether a name fits a pattern in which `*` stands for any characters.
 pub fn fits_pattern(pattern: &str, name: &str) -> bool {

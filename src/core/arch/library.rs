@@ -23,6 +23,9 @@ pub const ENDING: &str = ".arch.toml";
 /// Ending of the file name of a tower's definition.
 pub const TOWER_ENDING: &str = ".tower.toml";
 
+/// Ending of the file name of a drafter's definition.
+pub const DRAFTER_ENDING: &str = ".drafter.toml";
+
 /// The text of one definition.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
@@ -109,6 +112,17 @@ impl Library {
     /// The folder cannot be read, or the common parameters have problems.
     pub fn towers(registry: &'static Registry, folders: &[PathBuf]) -> Result<Self, LibraryError> {
         Self::of_files(registry, folders, (EMBEDDED_TOWERS, TOWER_ENDING))
+    }
+
+    /// The built-in definitions of drafters and those in `folders`.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the common parameters have problems.
+    pub fn drafters(
+        registry: &'static Registry,
+        folders: &[PathBuf],
+    ) -> Result<Self, LibraryError> {
+        Self::of_files(registry, folders, (EMBEDDED_DRAFTERS, DRAFTER_ENDING))
     }
 
     fn of_files(
@@ -199,6 +213,19 @@ impl Library {
             return Err(Diagnostics::new(&source.path, &source.text, vec![problem]).into());
         }
         let name = name.to_owned();
+        Ok(ArchDef { name, ..def })
+    }
+
+    /// The checked definition of the drafter of this name for a target, whose parameters, resources and slots it may use.
+    ///
+    /// # Errors
+    /// The errors of [`Self::get`].
+    pub fn of_target(&self, name: &str, target: &ArchDef) -> Result<ArchDef, LibraryError> {
+        let source = self.source(name)?;
+        let common = CommonDefinitions::of_target(target);
+        let def = super::parse(&source.path, &source.text, self.registry, &common)?;
+        // Metadata keys are those of the target's architecture.
+        let name = target.name.clone();
         Ok(ArchDef { name, ..def })
     }
 

@@ -29,12 +29,13 @@ pub use contract::{
 };
 pub use definition::{
     ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText, Head,
-    IgnoreRules, IgnoredKey, Join, Mode, OF_FILE, Param, ParamSource, Reads, Resources,
-    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, WeightUse, fits_pattern,
+    IgnoreRules, IgnoredKey, Join, Mode, NEXT, OF_FILE, Param, ParamSource, Reads, Resources,
+    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, TARGET, TargetUse, WeightUse,
+    fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;
-pub use library::{ENDING, Library, LibraryError, SourceFile, TOWER_ENDING};
+pub use library::{DRAFTER_ENDING, ENDING, Library, LibraryError, SourceFile, TOWER_ENDING};
 pub use parse::{parse, parse_common};
 pub use point::{PointParts, PointSpec};
 pub(crate) use read::syntax_problem;

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use super::chains::reached;
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence,
+    ArchDef, Branch, BranchTokens, ContractUse, Join, Mode, Param, ParamSource, Presence, Reads,
     SHIFT_LOGITS, START_TOKEN, Setting, Slot, Spanned, Stack,
 };
 
@@ -26,6 +26,9 @@ impl ArchDef {
         }
         writeln!(out, "\nname = {}", quoted(&self.name))?;
         writeln!(out, "mode = {}", quoted(self.mode.name()))?;
+        if let Some(drafter) = &self.drafter {
+            writeln!(out, "drafter = {}", quoted(&drafter.value))?;
+        }
         if !self.require.is_empty() {
             let all: Vec<String> = self
                 .require
@@ -63,6 +66,13 @@ impl ArchDef {
         if let Some(per_layer) = &self.per_layer {
             writeln!(out, "\n[per_layer_input]")?;
             instance(out, per_layer)?;
+        }
+        if let Some(target) = &self.target {
+            writeln!(out, "\n[target]")?;
+            let after = target.after.iter().map(|n| quoted(n.value.source()));
+            writeln!(out, "after = [{}]", after.collect::<Vec<_>>().join(", "))?;
+            setting(out, "normed", target.normed.as_ref())?;
+            setting(out, "width", target.width.as_ref())?;
         }
         for stack in &self.stacks {
             print_stack(out, stack)?;
@@ -124,6 +134,11 @@ impl ArchDef {
             .chain(&self.per_layer)
             .chain(head);
         let settings = self.write.iter();
+        let of_target = self.target.iter();
+        let of_target = of_target.flat_map(|target| [&target.normed, &target.width]);
+        let settings = settings.chain(of_target.flatten());
+        let after = self.target.iter().flat_map(|target| &target.after);
+        after.for_each(|n| visit(&n.value));
         let of_head = self.head.iter().flat_map(|head| [&head.read, &head.norm]);
         let settings = settings.chain(of_head.flatten());
         settings.for_each(|setting| visit(&setting.expr));
@@ -216,7 +231,7 @@ fn print_stack(out: &mut String, stack: &Stack) -> fmt::Result {
     writeln!(out, "prefix = {}", quoted(&stack.prefix))?;
     writeln!(out, "count = {}", quoted(stack.count.source()))?;
     setting(out, "il", stack.il.as_ref())?;
-    if stack.reads.is_source() {
+    if stack.reads != Reads::Tokens {
         writeln!(out, "reads = {}", quoted(stack.reads.name()))?;
     }
     stack

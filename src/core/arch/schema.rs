@@ -52,7 +52,7 @@ impl Registry {
     fn every_table(&self, start: &str) -> String {
         let mut text = format!(
             "{start}params.x = {{ key = \"x\" }}\nassumptions.x = {{ value = 1 }}\nignore = {{}}\n\
-             per_layer_input = {{}}\nhead = {{}}\npool = {{}}\n"
+             per_layer_input = {{}}\nhead = {{}}\npool = {{}}\ntarget = {{}}\n"
         );
         for kind in Resource::ALL {
             text.push_str(&format!("{}.x = {{}}\n", kind.name()));

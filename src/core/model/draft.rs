@@ -1,6 +1,7 @@
 //! What a drafter is asked for and what it gives: tokens that may follow a sequence, each with a probability.
 
 use super::cache::SequenceId;
+use super::error::Result;
 
 /// A sequence whose next tokens are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,4 +19,20 @@ pub struct Draft {
     pub tokens: Vec<u32>,
     /// For each token its probability after those before it, as the drafter sees it: 0 to 1.
     pub probabilities: Vec<f32>,
+}
+
+/// What drafts for a model, which tells it of its sequences and, where it reads them, of the values of its passes.
+pub(super) trait DraftModel {
+    /// The most tokens of a draft.
+    fn most(&self) -> usize;
+    /// Keeps the rows of the target `[width, n]` of tokens at these places, in the order of positions of each sequence.
+    fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]);
+    /// Ends a sequence.
+    fn release(&mut self, sequence: SequenceId);
+    /// Forgets what the target has forgotten: the positions of a sequence from `from` on.
+    fn forget(&mut self, sequence: SequenceId, from: u32);
+    /// Drafts for sequences, together. A sequence whose rows are not known gets no draft.
+    fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>>;
+    /// The logits `[n_vocab, n]` after each new token of a sequence, then after each token of its draft but the last.
+    fn logits(&mut self, request: &DraftRequest<'_>) -> Result<Vec<f32>>;
 }

@@ -40,6 +40,14 @@ pub enum Error {
         /// What can be read, in words.
         expected: String,
     },
+    /// A drafter does not fit the model for which it drafts.
+    #[error("the drafter: found {found}, expected {expected}")]
+    Drafter {
+        /// What it has, in words.
+        found: String,
+        /// What would fit, in words.
+        expected: String,
+    },
     /// The media of a sequence cannot be read, or are missing.
     #[error("the media of a sequence: found {found}, expected {expected}")]
     Media {

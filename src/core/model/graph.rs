@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::arch::{BranchTokens, Join, PointSpec};
+use crate::arch::{BranchTokens, Join, NEXT, PointSpec, TARGET};
 use crate::blocks::lab::GraphLab;
 use crate::blocks::mix::{self, MixRead};
 use crate::blocks::{self, GraphBuilder, NamedTensor, RowGrid, Selections, points};
-use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, Unit};
+use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, TargetPlan, Unit};
 use lab_base::ggml::{Error, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::cache::MAX_VIEWS;
 use super::cache::states::PassStates;
 use super::cache::store::PassStore;
-use super::graph_shape::{GraphParts, GraphShape};
+use super::graph_shape::{GraphParts, GraphShape, TargetRows};
 use super::inputs::{DerivedTensors, ListInputs, OutputRows, PassInputs};
 use super::lab::{CapturedTensors, LabShape};
 use super::options::Options;
@@ -74,8 +74,11 @@ pub(super) struct PassGraph {
     pub(super) logits: Option<Tensor>,
     /// The highest logits, if they are wanted.
     pub(super) top: Option<TopTensors>,
-    /// The hidden state after the final norm `[n_embd, n_outputs]`, if it is wanted.
+    /// The hidden state after the final norm `[n_embd, n_outputs]`, if it is wanted; of a drafter what stands for the row of the target at
+    /// the token that follows.
     pub(super) hidden: Option<Tensor>,
+    /// The values that a drafter reads `[width, n_tokens]`, if they are given.
+    pub(super) values: Option<Tensor>,
 }
 
 /// The inputs and the result of the graph of a tower.
@@ -133,6 +136,9 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     let mut results = Results::default();
     if let Some(tokens) = &inputs.tokens.tokens {
         assembly.read(shape.n_tokens, &inputs.tokens);
+        if let Some(rows) = &inputs.target {
+            assembly.target(rows, shape.target)?;
+        }
         let x;
         (x, results) = assembly.model(&tokens.0, &wants)?;
         end = Some(x);
@@ -149,6 +155,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         logits,
         top,
         hidden,
+        values,
     } = results;
     match &logits {
         Some(logits) => g.output(logits)?,
@@ -157,8 +164,8 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
     if let Some(top) = &top {
         top.tensors().try_for_each(|tensor| g.output(tensor))?;
     }
-    if let Some(hidden) = &hidden {
-        g.output(hidden)?;
+    for result in hidden.iter().chain(&values) {
+        g.output(result)?;
     }
     let pass = PassGraph {
         inputs,
@@ -168,6 +175,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         logits,
         top,
         hidden,
+        values,
     };
     Ok((g, pass))
 }
@@ -273,7 +281,7 @@ fn capture_rows(
 }
 
 /// The results that a graph must give.
-struct ResultRows {
+struct ResultRows<'a> {
     /// Number of rows that want a result.
     n_outputs: u64,
     /// Whether the result is the hidden state after the final norm instead of logits.
@@ -284,16 +292,20 @@ struct ResultRows {
     hidden: bool,
     /// Whether all rows of every value are needed.
     all_values: bool,
+    /// The values that a drafter reads.
+    for_drafter: Option<&'a TargetPlan>,
 }
 
-impl ResultRows {
-    fn of(shape: &GraphShape, options: &Options) -> Self {
+impl<'a> ResultRows<'a> {
+    fn of(shape: &GraphShape, options: &'a Options) -> Self {
+        let for_drafter = options.for_drafter.as_ref().filter(|_| shape.gives_values);
         Self {
             n_outputs: shape.n_outputs as u64,
             is_headless: shape.is_headless || options.embeddings,
             n_top: shape.n_top as u64,
             hidden: shape.wants_hidden,
-            all_values: options.capture || !shape.lab.is_empty(),
+            all_values: options.capture || !shape.lab.is_empty() || for_drafter.is_some(),
+            for_drafter,
         }
     }
 }
@@ -305,6 +317,7 @@ struct Results {
     logits: Option<Tensor>,
     top: Option<TopTensors>,
     hidden: Option<Tensor>,
+    values: Option<Tensor>,
 }
 
 /// Builds the graph while the hidden state passes through the layers.
@@ -335,6 +348,12 @@ fn refused(message: &str) -> Error {
 fn n_of_source(plan: &Plan) -> usize {
     let source = plan.source.as_ref();
     source.map_or(0, |source| source.n_layers)
+}
+
+/// Number of layers before those that read tokens.
+fn n_before_tokens(plan: &Plan) -> usize {
+    let target = plan.target.as_ref();
+    n_of_source(plan) + target.map_or(0, |target| target.n_layers)
 }
 
 /// The last slot in which rows depend on each other, or on whether they are those of media, if there are any: the index
@@ -407,9 +426,57 @@ impl<'a> Assembly<'a> {
         Ok(x)
     }
 
+    /// Builds the layers that read the rows of the target alone, and keeps their result as a tap. The drafter's own rows stand for it.
+    fn target(&mut self, rows: &Tensor, kind: TargetRows) -> Result<()> {
+        let plan = self.build.plan;
+        let n_layers = plan.target.as_ref().map_or(0, |target| target.n_layers);
+        let mut x = rows.clone();
+        for layer in plan.layers.iter().take(n_layers) {
+            if kind == TargetRows::Own {
+                break;
+            }
+            self.taps.insert("layer_in".into(), x.clone());
+            for slot in &layer.slots {
+                x = self.slot(slot, x)?;
+            }
+        }
+        self.taps.clear();
+        self.taps.insert(TARGET.into(), x);
+        Ok(())
+    }
+
+    /// The values that a drafter reads, of the hidden states of all tokens after their numbers of layers.
+    fn values(&self, target: &TargetPlan, after: &HashMap<u64, Tensor>) -> Result<Tensor> {
+        let norm = self
+            .build
+            .plan
+            .head
+            .as_ref()
+            .and_then(|head| head.norm.as_ref());
+        let mut all: Option<Tensor> = None;
+        for n in &target.after {
+            let Some(x) = after.get(n) else {
+                return Err(refused(&format!(
+                    "a drafter reads the hidden state after {n} layers"
+                )));
+            };
+            let x = match target.is_normed {
+                true => self.norm(norm, x.clone())?,
+                false => x.clone(),
+            };
+            all = Some(match all {
+                None => x,
+                Some(before) => self.build.g.concat(&before, &x, 0)?,
+            });
+        }
+        let all = all.ok_or_else(|| refused("a drafter reads no value"))?;
+        // A value of its own: a hidden state is read by the next layer, and may lie where that one writes.
+        self.build.g.cont(&all)
+    }
+
     /// Builds the other layers and the output head. Returns the last hidden state, and the results of the rows that want
     /// one.
-    fn model(&mut self, tokens: &Tensor, wants: &ResultRows) -> Result<(Tensor, Results)> {
+    fn model(&mut self, tokens: &Tensor, wants: &ResultRows<'_>) -> Result<(Tensor, Results)> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build.at(&plan.embed), tokens)?;
         self.build.switched = blocks::embed::adapters(&self.build.at(&plan.embed))?;
@@ -425,7 +492,14 @@ impl<'a> Assembly<'a> {
         let last = last_mixing(plan, self.build.media_tokens.is_some())
             .filter(|_| wants.n_outputs > 0 && !wants.all_values);
         let layers = plan.layers.iter().enumerate();
-        for (i, layer) in layers.skip(n_of_source(plan)) {
+        let n_before = n_before_tokens(plan);
+        let mut after: HashMap<u64, Tensor> = HashMap::new();
+        let keeps = |n: u64| wants.for_drafter.is_some_and(|of| of.after.contains(&n));
+        for (i, layer) in layers.skip(n_before) {
+            let n = (i - n_before) as u64;
+            if keeps(n) {
+                after.insert(n, x.clone());
+            }
             if let Some(all) = &per_layer {
                 let input = blocks::per_layer::of_layer(&self.build, all, layer.il)?;
                 match &self.chosen {
@@ -441,10 +515,24 @@ impl<'a> Assembly<'a> {
                 }
             }
         }
+        after.insert((plan.layers.len() - n_before) as u64, x.clone());
+        let values = match wants.for_drafter {
+            Some(target) => Some(self.values(target, &after)?),
+            None => None,
+        };
         if wants.n_outputs == 0 {
-            return Ok((x, Results::default()));
+            let results = Results {
+                values,
+                ..Results::default()
+            };
+            return Ok((x, results));
         }
         let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
+        // What a drafter goes on with is not the normed hidden state.
+        let next = match plan.target.is_some() && wants.hidden {
+            true => Some(self.next(&wanted)?),
+            false => None,
+        };
         let read = plan.head.as_ref().and_then(|head| head.read.as_ref());
         let wanted = match read {
             Some(unit) => mix::end(&self.build.at(unit), &wanted)?,
@@ -456,6 +544,7 @@ impl<'a> Assembly<'a> {
                 hidden: hidden(&wanted),
                 logits: Some(wanted),
                 top: None,
+                values,
             };
             return Ok((x, results));
         };
@@ -478,11 +567,21 @@ impl<'a> Assembly<'a> {
             _ => normed.clone(),
         };
         let results = Results {
-            hidden: hidden(&normed),
+            hidden: next.or_else(|| hidden(&normed)),
             logits: Some(result),
             top,
+            values,
         };
         Ok((x, results))
+    }
+
+    /// The rows with which a drafter goes on in the place of those of the target: those of the tap, or of the last hidden state.
+    fn next(&self, wanted: &Tensor) -> Result<Tensor> {
+        let row = match (self.taps.get(NEXT), self.of_all.contains_key(NEXT)) {
+            (None, false) => wanted.clone(),
+            _ => self.tap(Some(NEXT), wanted)?,
+        };
+        self.build.g.cont(&row)
     }
 
     /// The rows of the hidden state that want a result. The other rows end here.

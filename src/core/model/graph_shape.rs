@@ -58,6 +58,33 @@ pub(super) struct GraphShape {
     pub(super) adapters: Vec<usize>,
     /// The captures and edits.
     pub(super) lab: LabShape,
+    /// Whether the pass gives the values that a drafter reads.
+    pub(super) gives_values: bool,
+    /// What stands for the values of the target, in a drafter.
+    pub(super) target: TargetRows,
+}
+
+/// What stands for the values of the target in a pass of a drafter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TargetRows {
+    /// Nothing: it reads none.
+    #[default]
+    None,
+    /// Rows of values of the target.
+    Values,
+    /// The results of the drafter itself for the tokens before.
+    Own,
+}
+
+impl TargetRows {
+    /// Elements of a row; 0 if nothing is read.
+    pub(super) fn width(self, plan: &Plan) -> u64 {
+        match (self, &plan.target) {
+            (Self::Values, Some(target)) => target.row_width(),
+            (Self::Own, Some(_)) => plan.n_embd,
+            _ => 0,
+        }
+    }
 }
 
 impl GraphShape {
@@ -101,11 +128,16 @@ impl GraphShape {
             is_padded: options.pads(plan),
             keys,
             groups: largest_groups(options, plan),
-            wants_hidden: false,
+            wants_hidden: plan.target.is_some(),
             is_headless: false,
             n_top: options.n_top(plan),
             adapters: Vec::new(),
             lab: LabShape::default(),
+            gives_values: options.for_drafter.is_some(),
+            target: match plan.target {
+                Some(_) => TargetRows::Values,
+                None => TargetRows::None,
+            },
         }
     }
 }
@@ -137,6 +169,8 @@ impl GraphShape {
             n_top: 0,
             adapters: Vec::new(),
             lab: LabShape::default(),
+            gives_values: false,
+            target: TargetRows::None,
         })
     }
 

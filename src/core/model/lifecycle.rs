@@ -14,11 +14,13 @@ use super::cache::states::States;
 use super::cache::store::KvCache;
 use super::cache::{BlockManager, KvGroup, SequenceId};
 use super::devices;
+use super::draft::DraftModel;
+use super::draft_rows::DraftRows;
 use super::error::{MemoryPurpose, Result};
 use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graph_cache::GraphCache;
-use super::graph_shape::{GraphParts, GraphShape};
+use super::graph_shape::{GraphParts, GraphShape, TargetRows};
 use super::lab::{CapturedRow, Lab};
 use super::load::{self, LoadedWeights, ProgressFn};
 use super::media::SequenceMedia;
@@ -96,6 +98,10 @@ pub struct Model {
     pub(super) prepared: Option<Prepared>,
     pub(super) n_prepared: u64,
     pub(super) n_undone: u64,
+    /// What drafts its next tokens.
+    pub(super) drafter: Option<Box<dyn DraftModel>>,
+    /// What stands for the values of the target in its next pass, if it is a drafter.
+    pub(super) draft_rows: DraftRows,
 }
 
 /// What the passes of a model did since it was loaded.
@@ -240,6 +246,8 @@ impl Model {
             prepared: None,
             n_prepared: 0,
             n_undone: 0,
+            drafter: None,
+            draft_rows: DraftRows::of_kind(TargetRows::Values),
         };
         model.reserve()?;
         Ok(model)

@@ -11,6 +11,8 @@ mod cache;
 mod devices;
 mod direct_logit;
 mod draft;
+mod draft_rows;
+mod drafter;
 mod error;
 mod estimate;
 mod find_points;

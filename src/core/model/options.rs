@@ -3,7 +3,8 @@
 use crate::arch::Mode;
 use crate::blocks::cache::CacheOptions as Visibility;
 use crate::plan::{
-    BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, KeyValuePlan, Plan, SlotLayout, Unit,
+    BLOCK_LEN, CacheCapacity, CachePlan, KeyTokens, KeyValuePlan, Plan, SlotLayout, TargetPlan,
+    Unit,
 };
 use lab_base::ggml::KvBlocks;
 use lab_base::weights::TensorType;
@@ -51,6 +52,8 @@ pub struct Options {
     pub non_causal: bool,
     /// Whether the values of a pass can be read after it, which takes memory for all of them.
     pub capture: bool,
+    /// The values that passes give the drafter of the model, if it has one that reads any.
+    pub for_drafter: Option<TargetPlan>,
     /// Whether plain loops compute instead of the processor's kernels, which is slow and independent of them.
     pub plain: bool,
 }
@@ -79,6 +82,7 @@ impl Options {
             embeddings: false,
             non_causal: false,
             capture: false,
+            for_drafter: None,
             plain: false,
         }
     }

@@ -13,7 +13,7 @@ use super::cache::{Allocation, MAX_VIEWS, NOBODY, PassStateRows, SequenceId, Sho
 use super::error::{Error, Result};
 use super::finite::is_finite;
 use super::graph;
-use super::graph_shape::{self, GraphShape};
+use super::graph_shape::{self, GraphShape, TargetRows};
 use super::inputs::{PassData, VisibleKeys, apart};
 use super::key_shape::KeyShape;
 use super::lab::{self, CapturedRow, PassLab};
@@ -597,6 +597,13 @@ impl Model {
             asked,
             &mut self.captured_rows,
         )?;
+        if let (Some(values), Some(drafter)) = (&pass.values, &mut self.drafter) {
+            let width = values.shape()[0] as usize;
+            let mut rows = vec![0.0; width * batch.len()];
+            let places: Vec<usize> = (0..batch.len()).collect();
+            executor.read_rows(values, (&places, width), &mut rows)?;
+            drafter.keep(&asked.positions, &rows);
+        }
         self.hidden.clear();
         if let Some(hidden) = &pass.hidden {
             self.hidden
@@ -704,6 +711,11 @@ impl Model {
             n_top: if n_outputs > 0 { self.n_top(batch) } else { 0 },
             adapters: self.adapters.on(&sequences(tokens.stored())),
             lab: lab.shape(),
+            gives_values: self.drafter.is_some() && self.options.for_drafter.is_some(),
+            target: match self.plan.target {
+                Some(_) => self.draft_rows.kind,
+                None => TargetRows::None,
+            },
         };
         let reads = PassReads {
             keys,
@@ -741,6 +753,7 @@ impl Model {
             adapters: &self.adapters,
             lab: &reads.lab,
             media: &reads.media,
+            target: &self.draft_rows,
             of_sequences: &self.media,
         };
         let span = tracing::trace_span!(target: "phase", "inputs");

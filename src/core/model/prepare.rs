@@ -31,6 +31,8 @@ impl Model {
             .iter()
             .for_each(|(id, position)| batch.push(0, *id, *position, true));
         let can_begin = self.graphs.executor.runs_ahead()
+            && self.drafter.is_none()
+            && self.plan.target.is_none()
             && self.pads(&batch)
             && places.iter().all(|(id, _)| self.is_running(*id))
             && self.check(&batch).is_ok();

@@ -76,18 +76,28 @@ impl Model {
         let from = if from == 0 { 0 } else { n_source + from };
         let next = self.block_manager.forget(sequence, from);
         let (next, is_copied) = self.copied(next);
-        self.after_source(sequence, if is_copied { next } else { 0 }) as u32
+        let next = self.after_source(sequence, if is_copied { next } else { 0 }) as u32;
+        if let Some(drafter) = &mut self.drafter {
+            drafter.forget(sequence, next);
+        }
+        next
     }
 
     /// Ends a sequence whose keys, values and states are wrong: its prefix does not stay cached.
     pub fn discard(&mut self, sequence: SequenceId) {
         self.undo_prepared();
+        if let Some(drafter) = &mut self.drafter {
+            drafter.release(sequence);
+        }
         self.clear_slots(sequence);
         self.block_manager.discard(sequence);
     }
 
     /// Ends a sequence. Its blocks stay cached while there is room.
     pub fn release(&mut self, sequence: SequenceId) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.release(sequence);
+        }
         self.release_prepared(sequence);
     }
 

@@ -18,6 +18,8 @@ pub struct Definitions {
     pub maps: Maps,
     /// Towers.
     pub towers: Library,
+    /// Drafters.
+    pub drafters: Library,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
     /// Maps of projector files to towers.
@@ -26,6 +28,8 @@ pub struct Definitions {
     pub processors: Processors,
     /// The projector file with the towers of a model.
     pub mmproj: MmprojChoice,
+    /// Where the drafter of a model is.
+    pub drafter: DrafterChoice,
     /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
     /// Whether unused tensors and metadata keys are an error.
@@ -39,14 +43,28 @@ impl Definitions {
             archs: Library::open(&REGISTRY, folders)?,
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
+            drafters: Library::drafters(&REGISTRY, folders)?,
             tower_maps: Maps::towers(folders)?,
             mmproj_maps: Maps::mmproj(folders)?,
             processors: Processors::open(folders)?,
             mmproj: MmprojChoice::default(),
+            drafter: DrafterChoice::default(),
             allow_unmapped: false,
             strict: false,
         })
     }
+}
+
+/// Where the drafter of a model is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DrafterChoice {
+    /// In the file of the model, if it has one.
+    #[default]
+    Found,
+    /// Nowhere.
+    None,
+    /// A model or a drafter of its own.
+    File(PathBuf),
 }
 
 /// Why definitions are not available.

@@ -56,6 +56,9 @@ pub enum Error {
         model: String,
         kind: gguf::AuxiliaryKind,
     },
+    /// A drafter cannot draft for the model.
+    #[error("the drafter {drafter}: {message}")]
+    Drafter { drafter: String, message: String },
     /// The projector file is for another model.
     #[error("{}: {message}; expected the projector of {model}", file.display())]
     ForeignMmproj {

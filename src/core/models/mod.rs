@@ -2,10 +2,12 @@
 
 pub mod convert;
 mod definitions;
+pub mod drafters;
 mod error;
 pub mod lora;
 pub mod media;
 pub mod mmproj;
+mod model_files;
 mod open;
 pub mod prompts;
 pub mod quantise;
@@ -16,10 +18,8 @@ pub mod synth;
 pub mod towers;
 pub mod transcription;
 
-pub use definitions::{Definitions, DefinitionsError};
+pub use definitions::{Definitions, DefinitionsError, DrafterChoice};
 pub use error::Error;
-pub use open::{
-    ModelFiles, OpenedModel, abbreviated, by_name, is_servable, list, open, read, tokenizer_of,
-    unread_keys,
-};
+pub use model_files::{ModelFiles, read, tokenizer_of};
+pub use open::{OpenedModel, abbreviated, by_name, is_servable, list, open, unread_keys};
 pub use source::{DEFAULT_MODEL, FileStamp, ModelSource};

@@ -8,26 +8,22 @@ use std::path::Path;
 
 use crate::arch::ArchDef;
 use crate::hf;
-use crate::hf::Maps;
 use crate::models::definitions::Definitions;
+use crate::models::drafters::{OpenedDrafter, open_drafter};
 use crate::models::error::Error;
 use crate::models::lora;
 use crate::models::lora::Adapter;
+use crate::models::model_files::{ModelFiles, read};
 use crate::models::prompts::Prompts;
 use crate::models::quantise::quantise;
-use crate::models::recognise;
-use crate::models::sampling_defaults;
 use crate::models::sampling_defaults::SamplingDefaults;
-use crate::models::source::{BUILT_IN, ModelSource};
+use crate::models::source::ModelSource;
 use crate::models::towers::{OpenedMedia, open_media};
-use crate::models::transcription;
 use crate::plan::{self, Plan};
 use lab_base::tokenizer;
-use lab_base::tokenizer::Tokenizer;
 use lab_base::tokenizer::folder::FolderTokenizer;
 use lab_base::util::wording;
-use lab_base::weights;
-use lab_base::weights::{Metadata, TensorType, Weights, experts, gguf};
+use lab_base::weights::{Metadata, TensorType, Weights, gguf};
 
 /// A model that is opened but not loaded.
 #[derive(Debug)]
@@ -52,6 +48,8 @@ pub struct OpenedModel {
     pub media: Option<OpenedMedia>,
     /// Maximum number of rows of a medium that the model reads before its tokens; 0 if it reads none so.
     pub n_source_rows: usize,
+    /// What drafts its next tokens, if anything does.
+    pub drafter: Option<OpenedDrafter>,
 }
 
 impl OpenedModel {
@@ -64,6 +62,10 @@ impl OpenedModel {
             model: weights.label().to_owned(),
             source,
         })?;
+        let drafter = self
+            .drafter
+            .map(|drafter| drafter.quantised(ty))
+            .transpose()?;
         let media = match (self.media, ty) {
             (Some(media), TensorType::F32) => Some(media.quantised(ty)?),
             (media, _) => media,
@@ -72,6 +74,7 @@ impl OpenedModel {
             weights,
             plan,
             media,
+            drafter,
             ..self
         })
     }
@@ -103,117 +106,6 @@ impl OpenedModel {
     }
 }
 
-/// The parts of a model on disk.
-#[derive(Debug)]
-pub struct ModelFiles {
-    /// Metadata and tensors.
-    pub weights: Weights,
-    /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
-    pub vocabulary: Option<FolderTokenizer>,
-    /// Parts of a folder's model that are not among the weights, such as towers, in words.
-    pub left_out: Option<String>,
-}
-
-impl ModelFiles {
-    /// The tokenizer.
-    ///
-    /// # Errors
-    /// The vocabulary is missing or cannot be used.
-    pub fn tokenizer(self) -> Result<Tokenizer, tokenizer::Error> {
-        tokenizer_of(self.vocabulary, &self.weights)
-    }
-}
-
-/// The tokenizer of a folder's vocabulary, or of the vocabulary in a file's metadata.
-///
-/// # Errors
-/// The vocabulary is missing or cannot be used.
-pub fn tokenizer_of(
-    vocabulary: Option<FolderTokenizer>,
-    weights: &Weights,
-) -> Result<Tokenizer, tokenizer::Error> {
-    match vocabulary {
-        Some(folder) => Ok(folder.into_tokenizer()),
-        None => Tokenizer::from_metadata(weights.metadata()).map_err(|error| match error {
-            tokenizer::Error::MissingKey(_) if hf::is_folder(Path::new(weights.label())) => {
-                tokenizer::Error::NoVocabulary
-            }
-            error => error,
-        }),
-    }
-}
-
-/// Reads the file or folder of a model.
-///
-/// # Errors
-/// The file cannot be read or breaks its format, or no map fits the folder.
-pub fn read(source: &ModelSource, with: &Definitions) -> Result<ModelFiles, Error> {
-    let file = |weights| ModelFiles {
-        weights,
-        vocabulary: None,
-        left_out: None,
-    };
-    Ok(match source {
-        ModelSource::BuiltIn(name) => {
-            let shipped = BUILT_IN.iter().find(|(other, _)| other == name);
-            let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
-            file(gguf::from_static("the built-in model", bytes)?)
-        }
-        ModelSource::File(path) | ModelSource::Named { path, .. } => {
-            let built_in = BUILT_IN.each_ref().map(|(name, _)| *name);
-            if let Some(what) = recognise::of_path(path, &built_in) {
-                let model = path.display().to_string();
-                let what = with_map(what, path, &with.maps);
-                return Err(Error::NotAModelPath { model, what });
-            }
-            return read_path(path, with);
-        }
-    })
-}
-
-/// The reason why a path has no usable model, with what its configuration says: a map, or why there is none. A download
-/// would be in vain without one.
-fn with_map(what: String, path: &Path, maps: &Maps) -> String {
-    if !recognise::lacks_weights(path) {
-        return what;
-    }
-    match hf::map_of(path, maps) {
-        Ok(map) => format!("{what} (the map `{map}` is for its class)"),
-        Err(hf::Error::NoMap { message, .. }) => format!("{message}; {what}"),
-        Err(_) => what,
-    }
-}
-
-/// [`read`] for an existing path.
-fn read_path(path: &Path, with: &Definitions) -> Result<ModelFiles, Error> {
-    Ok(match hf::is_folder(path) {
-        true => {
-            let opened = hf::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
-            let mut weights = opened.weights;
-            let folder = hf::folder_of(path);
-            // A model without a vocabulary still computes logits.
-            let has_vocabulary = tokenizer::folder::has_vocabulary(folder);
-            let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
-            let vocabulary = vocabulary.transpose()?;
-            if let Some(vocabulary) = &vocabulary {
-                weights.add_metadata(vocabulary.metadata());
-            }
-            weights.add_metadata(&sampling_defaults::of_folder(folder));
-            weights.add_metadata(&transcription::of_folder(folder));
-            ModelFiles {
-                weights,
-                vocabulary,
-                left_out: opened.left_out,
-            }
-        }
-        false => ModelFiles {
-            weights: experts::stacked(weights::open(path)?)?,
-            vocabulary: None,
-            left_out: None,
-        },
-    })
-}
-
 /// Opens a model: its file, definition and plan.
 pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Error> {
     let ModelFiles {
@@ -238,6 +130,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
     })?;
     report_unread(&plan, weights.metadata(), &model, with.strict)?;
     let media = open_media(source, &weights, &plan, with)?;
+    let drafter = open_drafter(&weights, (&def, &plan), with)?;
     let reads_rows = plan.source.as_ref().is_some_and(|source| source.is_rows);
     let rows = media.as_ref().filter(|_| reads_rows);
     let n_source_rows = rows.map_or(0, |media| media.processors.n_of_window());
@@ -258,6 +151,7 @@ pub fn open(source: &ModelSource, with: &Definitions) -> Result<OpenedModel, Err
         template: None,
         media,
         n_source_rows,
+        drafter,
         adapters: Vec::new(),
         prompts: match source.file() {
             Some(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),

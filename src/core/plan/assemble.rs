@@ -8,12 +8,12 @@ use super::mixes::MixUse;
 use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
     BranchPlan, DiffusionPlan, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan,
-    SlotPlan, TensorSet, Unit,
+    SlotPlan, TargetPlan, TensorSet, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
     ArchDef, Branch, ContractUse, Head, Join, Mode, OF_FILE, Presence, Reads, Resource,
-    SHIFT_LOGITS, Setting, Slot, Spanned, Stack,
+    SHIFT_LOGITS, Setting, Slot, Spanned, Stack, TARGET, TargetUse,
 };
 use lab_base::weights::Metadata;
 
@@ -67,9 +67,27 @@ impl<'a> Planner<'a> {
             self.taps.insert("ple".into(), width);
         }
         let n_before = self.problems.len();
-        let (layers, n_of_source, n_embd) = self.layers(n_embd)?;
+        let mut target = match &def.target {
+            Some(target) => Some(self.target(target, &global, n_embd)?),
+            None => None,
+        };
+        let of_target = target.as_ref().map(TargetPlan::row_width);
+        if let Some(width) = of_target {
+            self.taps.insert(TARGET.into(), width);
+        }
+        let (layers, n_before_tokens, n_embd) = self.layers(n_embd, of_target)?;
+        let n_of_source = if def.reads_source() {
+            n_before_tokens
+        } else {
+            0
+        };
+        if let Some(target) = &mut target {
+            target.n_layers = n_before_tokens;
+        }
         // A count without a value, and a broken layer, are reported already.
-        if layers.is_empty() && self.problems.len() == n_before {
+        // The weights of a drafter may be absent.
+        let may_be_absent = def.target.is_some();
+        if layers.is_empty() && self.problems.len() == n_before && !may_be_absent {
             self.report("there are no layers".into());
         }
         let head = match &def.head {
@@ -130,6 +148,7 @@ impl<'a> Planner<'a> {
             head,
             diffusion,
             source,
+            target,
             pool,
             unclaimed,
             unread,
@@ -142,17 +161,77 @@ impl<'a> Planner<'a> {
         unit.option_int("width").ok_or(Reported)
     }
 
-    /// Plans the layers of all stacks for a hidden state of this width. Returns them, how many of them read the source,
-    /// and the width of the last hidden state, which differs in a tower alone; none if planning stops because of the
-    /// problems found.
-    fn layers(&mut self, mut n_embd: u64) -> Planned<(Vec<LayerPlan>, usize, u64)> {
+    /// What a drafter reads of its target.
+    fn target(
+        &mut self,
+        target: &'a TargetUse,
+        global: &LayerScope<'_>,
+        n_embd: u64,
+    ) -> Planned<TargetPlan> {
+        let mut after = Vec::with_capacity(target.after.len());
+        for number in &target.after {
+            match self.evaluate(&number.value, global, &"target: after")? {
+                Value::Int(n) if n >= 0 => after.push(n as u64),
+                other => self.problem(format!(
+                    "target: after: {other} layers, expected an integer from 0"
+                ))?,
+            }
+        }
+        let width = match &target.width {
+            None => n_embd,
+            Some(width) => match self.evaluate(&width.expr, global, &"target: width")? {
+                Value::Int(n) if n > 0 => n as u64,
+                other => self.problem(format!(
+                    "target: width: {other}, expected a positive integer"
+                ))?,
+            },
+        };
+        let is_normed = match &target.normed {
+            None => false,
+            Some(normed) => match self.evaluate(&normed.expr, global, &"target: normed")? {
+                Value::Bool(is_normed) => is_normed,
+                other => {
+                    self.problem(format!("target: normed: {other}, expected true or false"))?
+                }
+            },
+        };
+        Ok(TargetPlan {
+            after,
+            is_normed,
+            width,
+            n_layers: 0,
+        })
+    }
+
+    /// Plans the layers of all stacks for a hidden state of this width, and rows of a target of the other width. Returns the layers, how
+    /// many of them come before those that read tokens, and the width of the last hidden state, which differs in a tower alone; none if
+    /// planning stops because of the problems found.
+    fn layers(
+        &mut self,
+        own: u64,
+        of_target: Option<u64>,
+    ) -> Planned<(Vec<LayerPlan>, usize, u64)> {
         let (mut layers, mut n_branches) = (Vec::new(), 0);
-        let mut n_of_source = 0;
+        let mut n_before_tokens = 0;
         let (def, global) = (self.facts.def, self.facts.global());
+        let reads_target = def.stacks.first().is_some_and(|s| s.reads == Reads::Target);
+        let mut n_embd = match of_target.filter(|_| reads_target) {
+            Some(width) => width,
+            None => own,
+        };
         for (at, stack) in def.stacks.iter().enumerate() {
-            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads.is_source() {
-                n_of_source = layers.len();
-                self.end_of_source(n_embd);
+            let before = at.checked_sub(1).map(|before| def.stacks[before].reads);
+            if stack.reads == Reads::Tokens && before.is_some_and(|before| before != Reads::Tokens)
+            {
+                n_before_tokens = layers.len();
+                match reads_target {
+                    false => self.end_of_source(n_embd),
+                    true => {
+                        self.end_of_source(own);
+                        self.taps.insert(TARGET.into(), n_embd);
+                        n_embd = own;
+                    }
+                }
             }
             let count = self.evaluate(
                 &stack.count,
@@ -185,7 +264,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        Ok((layers, n_of_source, n_embd))
+        Ok((layers, n_before_tokens, n_embd))
     }
 
     /// Plans a layer that reads a hidden state of this width. Returns it, and the width after it.
@@ -415,13 +494,14 @@ impl<'a> Planner<'a> {
         };
         let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
         let is_tower = self.facts.def.mode == Mode::Tower;
+        let changes_width = is_tower || self.facts.def.target.is_some();
         // The result has the width of the hidden state, or is refused below; that of a tower has the width that its block says.
-        let known = (!is_tower).then_some(n_embd);
+        let known = (!changes_width).then_some(n_embd);
         let post = known.map(|n| self.norm(branch.post.as_ref(), path, "out", scope, n));
         let factor = self.factor(branch.factor.as_ref(), path, scope);
         // The rows of a tower have different widths at different places.
         let given = [("n_embd", width)];
-        let given = if is_tower { &given[..] } else { &[] };
+        let given = if changes_width { &given[..] } else { &[] };
         let block = self.unit(path, &branch.block, scope, given);
         let out = match &block {
             Ok(unit) => {
@@ -439,7 +519,7 @@ impl<'a> Planner<'a> {
             let width = before.map_or(out, |before| before.saturating_add(out));
             self.taps.insert(save.value.clone(), width);
         }
-        if out != n_embd && !(is_tower && join != Join::Add) {
+        if out != n_embd && !(changes_width && join != Join::Add) {
             let problem = format!(
                 "{path}: the result has {out} elements, and the hidden state that it meets {n_embd}"
             );

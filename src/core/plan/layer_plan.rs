@@ -99,6 +99,26 @@ pub struct HeadPlan {
     pub unit: Option<Unit>,
 }
 
+/// What a drafter reads of its target: for each token a row of values of the target at the token before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetPlan {
+    /// The values, one after the other: the hidden state of the target after so many layers.
+    pub after: Vec<u64>,
+    /// Whether the final norm of the target is applied to them.
+    pub is_normed: bool,
+    /// Elements of a hidden state of the target.
+    pub width: u64,
+    /// Number of layers that read these rows alone; they are the first ones of the plan.
+    pub n_layers: usize,
+}
+
+impl TargetPlan {
+    /// Elements of a row.
+    pub fn row_width(&self) -> u64 {
+        self.width * self.after.len() as u64
+    }
+}
+
 /// The source of sequences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourcePlan {

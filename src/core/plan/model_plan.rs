@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layer_plan::blocks;
-use super::{CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TensorPlan, Unit};
+use super::{
+    CacheCapacity, CachePlan, HeadPlan, LayerPlan, SourcePlan, TargetPlan, TensorPlan, Unit,
+};
 use crate::arch::expr::Value;
 use crate::arch::{BranchTokens, Mode, OptionValue};
 use crate::choices;
@@ -54,6 +56,8 @@ pub struct Plan {
     pub diffusion: Option<DiffusionPlan>,
     /// The source of sequences, if the model reads one.
     pub source: Option<SourcePlan>,
+    /// What it reads of its target; none: it is no drafter, or one that reads tokens alone.
+    pub target: Option<TargetPlan>,
     /// Pooling: the hidden states of a sequence to one vector.
     pub pool: Unit,
     /// Tensors of the file that are not used and that the definition does not expect.

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::reader::{DefinitionReader, EMPTY};
 use crate::arch::definition::{
     ArchDef, CommonDefinitions, ContractUse, Head, IgnoreRules, IgnoredKey, Mode, Setting,
+    TargetUse,
 };
 use crate::arch::diagnostic::Spanned;
 use crate::arch::expr::Expr;
@@ -47,7 +48,9 @@ impl<'a> DefinitionReader<'a> {
             let table = self.table(item, "per_layer_input")?;
             self.whole_instance(table, item.span(), per_layer)
         });
-        let stacks = self.stacks(&mut fields);
+        let target = self.target(&mut fields);
+        let drafter = self.optional_text(&mut fields, "drafter");
+        let stacks = self.stacks(&mut fields, common.slots_of_target.as_deref());
         let form = ValueForm::Table(self.registry.head.name);
         let head = fields.take("head", form).and_then(|item| self.head(item));
         let pool = self.stage(&mut fields, "pool", self.registry.pool);
@@ -65,6 +68,8 @@ impl<'a> DefinitionReader<'a> {
             embed: embed?,
             write,
             per_layer,
+            target,
+            drafter,
             stacks,
             head,
             pool: pool?,
@@ -178,6 +183,40 @@ impl<'a> DefinitionReader<'a> {
         let mut inner = TableFields::new(table, span, contract.name);
         let write = self.optional_name(&mut inner, "write");
         (write, self.instance(inner, contract))
+    }
+
+    /// What a drafter reads of its target.
+    fn target(&mut self, fields: &mut TableFields<'a>) -> Option<TargetUse> {
+        const NUMBERS: ValueForm = ValueForm::List(&ValueForm::Number);
+        let item = fields.take("target", ValueForm::Table("target"))?;
+        let mut inner = TableFields::new(self.table(item, "target")?, item.span(), "target");
+        let after = inner.take_required("after", NUMBERS);
+        let after: Vec<TomlItem<'a>> = match after.map(|item| (item, item.get_ref())) {
+            Some((item, DeValue::Array(items))) if self.is_short(item, items.len()) => {
+                items.iter().collect()
+            }
+            Some((_, DeValue::Array(_))) => Vec::new(),
+            Some((item, _)) => vec![item],
+            None => Vec::new(),
+        };
+        if after.is_empty() {
+            let problem = "a drafter reads at least one value: `after` lists numbers of layers";
+            self.report(item.span(), problem);
+        }
+        let after = after
+            .into_iter()
+            .filter_map(|item| Some(Spanned::new(self.expr(item)?, item.span())));
+        let after = after.collect();
+        let normed = inner.take("normed", ValueForm::Condition);
+        let normed = normed.and_then(|item| self.setting(item));
+        let width = self.optional_number(&mut inner, "width");
+        self.finish(inner);
+        Some(TargetUse {
+            after,
+            normed,
+            width,
+            span: item.span(),
+        })
     }
 
     fn head(&mut self, item: TomlItem<'a>) -> Option<Head> {

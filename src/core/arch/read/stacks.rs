@@ -11,7 +11,12 @@ use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
 
 impl<'a> DefinitionReader<'a> {
-    pub(super) fn stacks(&mut self, fields: &mut TableFields<'a>) -> Vec<Stack> {
+    /// The stacks. `of_target` are the slots of a drafter's target.
+    pub(super) fn stacks(
+        &mut self,
+        fields: &mut TableFields<'a>,
+        of_target: Option<&[Slot]>,
+    ) -> Vec<Stack> {
         let Some(item) =
             fields.take_required("stack", ValueForm::List(&ValueForm::Table("a stack")))
         else {
@@ -26,17 +31,23 @@ impl<'a> DefinitionReader<'a> {
             let count = self.optional_expr(&mut inner, "count", ValueForm::Number);
             let il = self.optional_number(&mut inner, "il");
             let reads = self.choice(&mut inner, "reads", &Reads::NAMES);
-            let slots =
-                match inner.take_required("slot", ValueForm::List(&ValueForm::Table("a slot"))) {
-                    Some(item) => self.slots(item),
-                    None => {
-                        self.report(
-                            inner.span.clone(),
-                            "a stack has at least one `[[stack.slot]]`",
-                        );
-                        Vec::new()
-                    }
-                };
+            let slots_of = self.choice(&mut inner, "slots", &[("target", true)]);
+            let slots = inner.take("slot", ValueForm::List(&ValueForm::Table("a slot")));
+            let slots = match (slots, slots_of) {
+                (Some(item), None) => self.slots(item),
+                (None, Some(_)) => of_target.unwrap_or_default().to_vec(),
+                (Some(item), Some(_)) => {
+                    self.report(item.span(), "a stack has `slot` or `slots`, not both");
+                    Vec::new()
+                }
+                (None, None) => {
+                    self.report(
+                        inner.span.clone(),
+                        "a stack has at least one `[[stack.slot]]`",
+                    );
+                    Vec::new()
+                }
+            };
             self.finish(inner);
             stacks.push(Stack {
                 name_span: name
@@ -52,6 +63,7 @@ impl<'a> DefinitionReader<'a> {
                 il,
                 reads: reads.unwrap_or(Reads::Tokens),
                 slots,
+                has_slots_of_target: slots_of.is_some(),
             });
         }
         stacks

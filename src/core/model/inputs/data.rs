@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
 use super::super::cache::{Allocation, BlockManager, SequenceId};
+use super::super::draft_rows::DraftRows;
 use super::super::lab::PassLab;
 use super::super::media::{MediaOfPass, SequenceMedia};
 use super::visible::VisibleKeys;
@@ -29,6 +30,8 @@ pub(crate) struct PassData<'a> {
     pub(crate) lab: &'a PassLab,
     /// The rows of media in the pass.
     pub(crate) media: &'a MediaOfPass,
+    /// What stands for the values of the target, in a drafter.
+    pub(crate) target: &'a DraftRows,
     /// The media of all sequences.
     pub(crate) of_sequences: &'a HashMap<SequenceId, Arc<SequenceMedia>>,
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::blocks::lab::GraphLab;
 use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout};
-use lab_base::ggml::{Executor, Graph, Result};
+use lab_base::ggml::{Executor, Graph, Result, Tensor};
+use lab_base::weights::TensorType;
 
 use super::super::adapters::ModelAdapters;
 use super::super::batch::Batch;
@@ -28,6 +29,8 @@ pub(crate) struct PassInputs {
     pub(crate) tokens: ListInputs,
     /// The inputs of the sources; none if the pass reads no source.
     pub(crate) source: Option<ListInputs>,
+    /// What stands for the values of the target `[width, n_tokens]`; none if the model is no drafter that reads any.
+    pub(crate) target: Option<Tensor>,
     /// The rows of media; none if the pass has none.
     pub(crate) media: Option<MediaInput>,
     /// The tokens that branches for media are for; none if the pass or the model has none.
@@ -71,6 +74,10 @@ impl PassInputs {
                     true => ListInputs::of_rows(g, "source.", n, plan, &shape.adapters)?,
                     false => ListInputs::new(g, "source.", n, plan, &shape.adapters)?,
                 }),
+            },
+            target: match shape.target.width(plan) {
+                0 => None,
+                width => Some(g.input("target", TensorType::F32, &[width, n])?),
             },
             media: match shape.n_media as u64 {
                 0 => None,
@@ -204,6 +211,10 @@ impl PassInputs {
             if let Some(rows) = &source.rows {
                 executor.write(rows, data.source_rows)?;
             }
+        }
+        if let Some(rows) = &self.target {
+            let width = rows.shape()[0] as usize;
+            executor.write(rows, &data.target.of(&batch.positions, width))?;
         }
         if let Some(media) = &self.media {
             media.write(executor, data.media)?;

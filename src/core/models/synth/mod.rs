@@ -42,6 +42,8 @@ pub struct SynthRequest {
     /// Metadata of a file whose vocabulary and chat template are copied; without it, tokens are numbers. A larger
     /// `vocab_size` pads the vocabulary with tokens that no text contains.
     pub vocabulary: Option<Metadata>,
+    /// The drafter whose weights are added, if the numbers of the model say that it has one.
+    pub drafter: Option<ArchDef>,
 }
 
 impl Default for SynthRequest {
@@ -54,6 +56,7 @@ impl Default for SynthRequest {
             with: Vec::new(),
             ty: TensorType::F32,
             vocabulary: None,
+            drafter: None,
         }
     }
 }
@@ -132,8 +135,19 @@ pub fn synth<'p>(
     target: impl Into<OutputPath<'p>>,
 ) -> Result<Plan, Error> {
     let (metadata, plan) = design(def, request)?;
-    let tensors: Vec<NewTensor> = plan
-        .tensors
+    let chosen = RequestedTensors {
+        with: &request.with,
+    };
+    let drafter = request.drafter.as_ref();
+    let drafter = drafter
+        .map(|of| Plan::new(of, &metadata, &chosen))
+        .transpose()?;
+    let is_of_model = |tensor: &&TensorPlan| plan.tensors.iter().any(|of| of.name == tensor.name);
+    let of_drafter = drafter.iter().filter(|of| !of.layers.is_empty());
+    let of_drafter = of_drafter.flat_map(|of| &of.tensors);
+    let of_drafter = of_drafter.filter(|tensor| !is_of_model(tensor));
+    let planned: Vec<&TensorPlan> = plan.tensors.iter().chain(of_drafter).collect();
+    let tensors: Vec<NewTensor> = planned
         .iter()
         .map(|tensor| NewTensor {
             name: tensor.name.clone(),
@@ -143,7 +157,7 @@ pub fn synth<'p>(
         .collect();
     let mut failed = None;
     let written = gguf::write(target, &metadata, &tensors, |i| {
-        fill(&plan.tensors[i], tensors[i].ty, request.seed).map_err(|source| {
+        fill(planned[i], tensors[i].ty, request.seed).map_err(|source| {
             failed = Some(Error::Quantize {
                 tensor: tensors[i].name.clone(),
                 source,

@@ -1,0 +1,521 @@
+//! A drafter: a model that proposes the next tokens of another one, its target.
+//!
+//! It reads the tokens of the target's sequences, and where its definition says so a row of values of the target for each of them. Its
+//! sequences have the ids of the target's. A draft begins with the tokens and rows that are new since the last one; then the drafter goes
+//! on alone, token by token, and what it stored meanwhile is forgotten: its cache holds only what the target has read.
+//!
+//! Not here: how many tokens are worth drafting, and what becomes of them.
+
+use std::collections::HashMap;
+
+use crate::models::drafters::OpenedDrafter;
+
+use super::batch::Batch;
+use super::cache::{NOBODY, SequenceId};
+use super::draft::{Draft, DraftModel, DraftRequest};
+use super::draft_rows::DraftRows;
+use super::error::{Error, Result};
+use super::graph_shape::TargetRows;
+use super::lifecycle::Model;
+use super::options::Options;
+
+/// Maximum number of tokens of a draft.
+const MOST: usize = 16;
+
+/// Number of the last rows of a sequence that are kept until it is drafted for. What lies before them the drafter never reads.
+const KEPT_ROWS: usize = 256;
+
+/// A drafter and what it knows of the sequences of its target.
+struct Drafter {
+    model: Model,
+    /// Elements of a row of the target; 0 if it reads tokens alone.
+    width: usize,
+    /// The token of the target for each of the drafter's; none if they have the same vocabulary.
+    tokens: Option<Vec<u32>>,
+    sequences: HashMap<SequenceId, DraftedSequence>,
+}
+
+/// What a drafter knows of a sequence.
+#[derive(Debug, Default)]
+struct DraftedSequence {
+    /// The position of the target at which the drafter's sequence starts.
+    offset: u32,
+    /// The position of the first row that the drafter has not read.
+    first: u32,
+    /// The rows from there on, one after the other.
+    rows: Vec<f32>,
+}
+
+impl DraftedSequence {
+    /// Number of rows that are not read.
+    fn n_rows(&self, width: usize) -> usize {
+        self.rows.len() / width.max(1)
+    }
+
+    /// Adds the row of a position. Rows of later positions are not valid any more.
+    fn keep(&mut self, position: u32, row: &[f32]) {
+        let n = self.n_rows(row.len());
+        match position.checked_sub(self.first) {
+            Some(at) if at as usize <= n => self.rows.truncate(at as usize * row.len()),
+            _ => {
+                self.rows.clear();
+                self.first = position;
+            }
+        }
+        self.rows.extend_from_slice(row);
+        // Half of them leave at a time, so that few rows are moved.
+        if self.n_rows(row.len()) >= 2 * KEPT_ROWS {
+            self.rows.drain(..KEPT_ROWS * row.len());
+            self.first += KEPT_ROWS as u32;
+        }
+    }
+
+    /// Drops the rows from a position on.
+    fn forget(&mut self, from: u32, width: usize) {
+        let n = from.saturating_sub(self.first) as usize;
+        self.rows.truncate(n * width);
+        if from < self.first {
+            self.first = from;
+        }
+    }
+}
+
+/// A draft that is being made.
+struct OpenDraft {
+    /// Its number among the requests.
+    at: usize,
+    sequence: SequenceId,
+    most: usize,
+    /// The position after what the drafter has read of the target.
+    end: u32,
+    /// The row that stands for that of the target at the next token.
+    next: Vec<f32>,
+    draft: Draft,
+}
+
+impl Drafter {
+    /// Loads a drafter for a target with these options, after it is placed.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], or a drafter with another vocabulary.
+    fn load(opened: OpenedDrafter, target: &Model) -> Result<Self> {
+        let options = Options {
+            for_drafter: None,
+            top_logits: false,
+            n_outputs: target.options.n_seqs,
+            ..target.options.clone()
+        };
+        let OpenedDrafter { plan, weights, .. } = opened;
+        let model = Model::load(plan, &weights, options, &mut |_, _| {})?;
+        Self::new(model, None, target.plan.n_vocab)
+    }
+
+    /// A drafter of a loaded model. `tokens` has the target's token for each of its own; none if both have the same vocabulary.
+    ///
+    /// # Errors
+    /// Some of `tokens` are not in the target's vocabulary of `n_vocab` tokens, or the drafter has another one.
+    fn new(model: Model, tokens: Option<Vec<u32>>, n_vocab: u64) -> Result<Self> {
+        let own = model.row_width() as u64;
+        let fault = |found: String, expected: String| Err(Error::Drafter { found, expected });
+        match &tokens {
+            None if own > n_vocab => {
+                return fault(
+                    format!("a vocabulary of {own} tokens"),
+                    format!("that of the target, which has {n_vocab}"),
+                );
+            }
+            Some(of) if of.len() as u64 != own => {
+                let n = of.len();
+                return fault(
+                    format!("the target's tokens of {n} tokens"),
+                    format!("those of {own}"),
+                );
+            }
+            Some(of) => {
+                if let Some(token) = of.iter().find(|token| u64::from(**token) >= n_vocab) {
+                    return fault(format!("the token {token}"), format!("ids below {n_vocab}"));
+                }
+            }
+            None => {}
+        }
+        let target = model.plan().target.as_ref();
+        Ok(Self {
+            width: target.map_or(0, |target| target.row_width() as usize),
+            tokens,
+            model,
+            sequences: HashMap::new(),
+        })
+    }
+
+    fn draft_for(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        let mut open = self.read_new(wanted)?;
+        let mut done = vec![Draft::default(); wanted.len()];
+        let ends: Vec<(SequenceId, u32)> = open.iter().map(|of| (of.sequence, of.end)).collect();
+        let most = open.iter().map(|of| of.most).max().unwrap_or(0);
+        for n in 1..most {
+            let (finished, left): (Vec<_>, Vec<_>) = open
+                .into_iter()
+                .partition(|of| of.most <= n || of.draft.tokens.len() < n);
+            finished.into_iter().for_each(|of| done[of.at] = of.draft);
+            open = left;
+            if open.is_empty() {
+                break;
+            }
+            self.go_on(&mut open, n)?;
+        }
+        open.into_iter().for_each(|of| done[of.at] = of.draft);
+        for (sequence, end) in ends {
+            if self.model.next(sequence) > end {
+                self.model.forget(sequence, end);
+            }
+        }
+        if let Some(tokens) = &self.tokens {
+            let all = done.iter_mut().flat_map(|draft| &mut draft.tokens);
+            all.for_each(|token| *token = tokens[*token as usize]);
+        }
+        Ok(done)
+    }
+
+    /// Reads what is new of the sequences, and chooses the first token of each draft.
+    fn read_new(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<OpenDraft>> {
+        let n_batch = self.model.options().n_batch;
+        let mut open = Vec::with_capacity(wanted.len());
+        let mut batch = Batch::default();
+        let mut rows = DraftRows::of_kind(self.kind_of_values());
+        // The drafts whose first rows the pass gives.
+        let mut waiting: Vec<OpenDraft> = Vec::new();
+        for (at, request) in wanted.iter().enumerate() {
+            let Some((first, end)) = self.new_places(request) else {
+                continue;
+            };
+            let mut left = first..end;
+            while !left.is_empty() {
+                let room = n_batch - batch.len();
+                let part = left.start..left.end.min(left.start + room as u32);
+                left.start = part.end;
+                self.push_new(request, (part.start, part.end), &mut batch, &mut rows);
+                match left.is_empty() {
+                    true => waiting.push(self.open_draft(at, request, end)),
+                    false => self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?,
+                }
+            }
+            if let Some(last) = batch.outputs.last_mut() {
+                *last = true;
+            }
+            if batch.len() == n_batch {
+                self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?;
+            }
+        }
+        self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?;
+        for request in wanted {
+            self.drop_read(request.sequence);
+        }
+        Ok(open)
+    }
+
+    /// Adds the tokens of the target's positions from the first to the end to a pass, with their rows.
+    fn push_new(
+        &self,
+        request: &DraftRequest<'_>,
+        (first, end): (u32, u32),
+        batch: &mut Batch,
+        rows: &mut DraftRows,
+    ) {
+        let sequence = request.sequence;
+        let known = self.sequences.get(&sequence).filter(|_| self.width > 0);
+        for position in first..end {
+            let own = self.own_position(sequence, position);
+            batch.push(self.token_at(request, position), sequence, own, false);
+            if let Some(known) = known {
+                let at = (position - known.first) as usize * self.width;
+                rows.insert((sequence, own), &known.rows[at..at + self.width]);
+            }
+        }
+    }
+
+    /// A draft without a token, of a sequence that is read up to a position of the target.
+    fn open_draft(&self, at: usize, request: &DraftRequest<'_>, end: u32) -> OpenDraft {
+        OpenDraft {
+            at,
+            sequence: request.sequence,
+            most: request.most.min(MOST),
+            end: self.own_position(request.sequence, end),
+            next: Vec::new(),
+            draft: Draft::default(),
+        }
+    }
+
+    /// Drops the rows of a sequence that are read.
+    fn drop_read(&mut self, sequence: SequenceId) {
+        let next = self.model.next(sequence);
+        if let Some(known) = self.sequences.get_mut(&sequence) {
+            let n = (known.offset + next).saturating_sub(known.first) as usize;
+            let n = n.min(known.n_rows(self.width));
+            known.rows.drain(..n * self.width);
+            known.first += n as u32;
+        }
+    }
+
+    /// The positions of the target that the drafter has to read; none if nothing can be drafted.
+    fn new_places(&mut self, request: &DraftRequest<'_>) -> Option<(u32, u32)> {
+        let (sequence, n) = (request.sequence, request.tokens.len() as u32);
+        if request.most == 0 || n == 0 {
+            return None;
+        }
+        if self.width == 0 {
+            if self.model.next(sequence) == 0 {
+                self.model.resume(sequence, request.tokens);
+            }
+            let next = self.model.next(sequence).min(n - 1);
+            if self.model.next(sequence) > next {
+                self.model.forget(sequence, next);
+            }
+            return Some((self.model.next(sequence), n));
+        }
+        // The row at a position goes with the token after it, of which the last one has no row yet.
+        let known = self.sequences.get_mut(&sequence)?;
+        let end = known.first + known.n_rows(self.width) as u32;
+        if known.first + 1 >= n || end + 1 < n {
+            return None;
+        }
+        let end = n - 1;
+        if self.model.next(sequence) + known.offset != known.first {
+            self.model.discard(sequence);
+            known.offset = known.first;
+        }
+        Some((known.first, end))
+    }
+
+    /// The token that the drafter reads at a position of the target.
+    fn token_at(&self, request: &DraftRequest<'_>, position: u32) -> u32 {
+        let after = u32::from(self.width > 0);
+        request.tokens[(position + after) as usize]
+    }
+
+    fn own_position(&self, sequence: SequenceId, position: u32) -> u32 {
+        let known = self.sequences.get(&sequence);
+        position - known.map_or(0, |known| known.offset)
+    }
+
+    fn kind_of_values(&self) -> TargetRows {
+        match self.width {
+            0 => TargetRows::None,
+            _ => TargetRows::Values,
+        }
+    }
+
+    /// Runs the pass so far. The drafts that wait for it get their first tokens.
+    fn first_tokens(
+        &mut self,
+        batch: &mut Batch,
+        rows: &mut DraftRows,
+        waiting: &mut Vec<OpenDraft>,
+        open: &mut Vec<OpenDraft>,
+    ) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let kind = self.kind_of_values();
+        self.run(batch, std::mem::replace(rows, DraftRows::of_kind(kind)))?;
+        self.take(waiting);
+        open.append(waiting);
+        batch.clear();
+        Ok(())
+    }
+
+    /// The next token of each open draft, after `n` tokens.
+    fn go_on(&mut self, open: &mut [OpenDraft], n: usize) -> Result<()> {
+        let kind = match self.width {
+            0 => TargetRows::None,
+            _ => TargetRows::Own,
+        };
+        let (mut batch, mut rows) = (Batch::default(), DraftRows::of_kind(kind));
+        for draft in open.iter() {
+            let place = (draft.sequence, draft.end + n as u32 - 1);
+            let token = draft.draft.tokens.last().copied().unwrap_or_default();
+            let token = match &self.tokens {
+                Some(tokens) => tokens[token as usize],
+                None => token,
+            };
+            batch.push(token, place.0, place.1, true);
+            rows.insert(place, &draft.next);
+        }
+        self.run(&mut batch, rows)?;
+        self.take(open);
+        Ok(())
+    }
+
+    fn run(&mut self, batch: &mut Batch, rows: DraftRows) -> Result<()> {
+        batch.wants_hidden = self.width > 0;
+        self.model.draft_rows = rows;
+        self.model.forward(batch).map(drop)
+    }
+
+    /// Adds the likeliest token of each row of the last pass to its draft.
+    fn take(&self, drafts: &mut [OpenDraft]) {
+        let (logits, hidden) = self.model.results();
+        let width = self.model.row_width();
+        let n_hidden = hidden.len() / drafts.len().max(1);
+        for (i, draft) in drafts.iter_mut().enumerate() {
+            let Some(row) = logits.get(i * width..(i + 1) * width) else {
+                continue;
+            };
+            let Some((token, probability)) = likeliest(row) else {
+                continue;
+            };
+            draft.draft.tokens.push(token);
+            draft.draft.probabilities.push(probability);
+            draft.next.clear();
+            draft
+                .next
+                .extend_from_slice(&hidden[i * n_hidden..(i + 1) * n_hidden]);
+        }
+    }
+}
+
+impl DraftModel for Drafter {
+    fn most(&self) -> usize {
+        MOST
+    }
+
+    fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]) {
+        for ((sequence, position), row) in places.iter().zip(rows.chunks_exact(self.width.max(1))) {
+            if *sequence != NOBODY {
+                let known = self.sequences.entry(*sequence).or_default();
+                known.keep(*position, row);
+            }
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.sequences.remove(&sequence);
+        // Rows of values depend on more than the tokens, so that no prefix is used again.
+        match self.width {
+            0 => self.model.release(sequence),
+            _ => self.model.discard(sequence),
+        }
+    }
+
+    fn forget(&mut self, sequence: SequenceId, from: u32) {
+        let Some(known) = self.sequences.get_mut(&sequence) else {
+            if self.width == 0 && self.model.next(sequence) > from {
+                self.model.forget(sequence, from);
+            }
+            return;
+        };
+        known.forget(from, self.width);
+        let own = from.saturating_sub(known.offset);
+        if self.model.next(sequence) > own {
+            self.model.forget(sequence, own);
+        }
+    }
+
+    fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        let drafted = self.draft_for(wanted);
+        self.model.park_threads();
+        if drafted.is_err() {
+            // What of the sequences is stored is not known.
+            wanted.iter().for_each(|of| self.release(of.sequence));
+        }
+        drafted
+    }
+
+    fn logits(&mut self, request: &DraftRequest<'_>) -> Result<Vec<f32>> {
+        let sequence = request.sequence;
+        let fault = |found: &str| Error::Drafter {
+            found: found.into(),
+            expected: "a sequence that was just read, of at most one pass".into(),
+        };
+        let places = self.new_places(request);
+        let (first, end) =
+            places.ok_or_else(|| fault("a sequence of which no values are known"))?;
+        if (end - first) as usize > self.model.options().n_batch {
+            return Err(fault("a longer sequence"));
+        }
+        let mut batch = Batch::default();
+        let mut rows = DraftRows::of_kind(self.kind_of_values());
+        self.push_new(request, (first, end), &mut batch, &mut rows);
+        batch.outputs.fill(true);
+        self.run(&mut batch, rows)?;
+        let (width, n_rows) = (self.model.row_width(), (end - first) as usize);
+        let mut all = self.model.results().0.to_vec();
+        let n_hidden = self.model.results().1.len() / n_rows;
+        let mut open = [self.open_draft(0, request, end)];
+        let draft = &mut open[0];
+        let last = likeliest(&all[all.len() - width..]);
+        let (token, _) = last.ok_or_else(|| fault("logits that are no numbers"))?;
+        draft.draft.tokens.push(token);
+        let hidden = self.model.results().1;
+        draft.next = hidden[hidden.len() - n_hidden..].to_vec();
+        for n in 1..draft.most {
+            self.go_on(&mut open, n)?;
+            all.extend_from_slice(self.model.results().0);
+        }
+        self.model.forget(sequence, open[0].end);
+        self.drop_read(sequence);
+        Ok(all)
+    }
+}
+
+/// The token with the highest logit, and its probability; none if a logit is not a number.
+fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
+    let (mut best, mut at) = (f32::NEG_INFINITY, None);
+    for (token, logit) in (0..).zip(logits) {
+        if logit.is_nan() {
+            return None;
+        }
+        if *logit > best {
+            (best, at) = (*logit, Some(token));
+        }
+    }
+    let sum: f32 = logits.iter().map(|logit| (logit - best).exp()).sum();
+    Some((at?, 1.0 / sum))
+}
+
+impl Model {
+    /// Loads its drafter, which is placed with it and reads the values of its passes from now on. The options of the model name these
+    /// values ([`Options::for_drafter`]).
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], or a drafter with another vocabulary.
+    pub fn load_drafter(&mut self, mut opened: OpenedDrafter) -> Result<()> {
+        opened.place_like(&self.plan);
+        let name = opened.name.clone();
+        self.drafter = Some(Box::new(Drafter::load(opened, self)?));
+        tracing::info!(drafter = name, "drafts the next tokens");
+        Ok(())
+    }
+
+    /// The most tokens that its drafter drafts; none if it has no drafter.
+    pub fn drafter(&self) -> Option<usize> {
+        self.drafter.as_ref().map(|drafter| drafter.most())
+    }
+
+    /// The logits `[n_vocab, n]` that its drafter computes: after each token of a sequence that this model has read since it began or was
+    /// last drafted for, then after each token of the draft but the last.
+    ///
+    /// # Errors
+    /// There is no drafter, no such token, more of them than a pass holds, or a computation fails.
+    pub fn draft_logits(&mut self, wanted: &DraftRequest<'_>) -> Result<Vec<f32>> {
+        let Some(drafter) = &mut self.drafter else {
+            return Err(Error::Drafter {
+                found: "none".into(),
+                expected: "a drafter".into(),
+            });
+        };
+        drafter.logits(wanted)
+    }
+
+    /// Drafts for sequences, together: the tokens that its drafter holds for the likeliest.
+    ///
+    /// # Errors
+    /// A computation of the drafter fails, or its cache is full. The sequences of the model are as before.
+    pub fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        // Threads that wait for a pass of one model would delay those of the other.
+        self.graphs.executor.rest();
+        match &mut self.drafter {
+            Some(drafter) => drafter.draft(wanted),
+            None => Ok(vec![Draft::default(); wanted.len()]),
+        }
+    }
+}

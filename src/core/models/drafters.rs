@@ -1,0 +1,186 @@
+//! The drafter of a model: opened beside it, from the same file or from one of its own.
+
+use crate::arch::ArchDef;
+use crate::plan::{DeviceShare, Plan};
+use lab_base::weights::{Metadata, TensorType, Weights};
+
+use super::definitions::{Definitions, DrafterChoice};
+use super::error::Error;
+use super::model_files::{ModelFiles, read};
+use super::source::ModelSource;
+
+/// The tokens of a vocabulary in a file's metadata.
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// A drafter that is opened but not loaded.
+#[derive(Debug)]
+pub struct OpenedDrafter {
+    /// Its name: that of its definition, or of its file.
+    pub name: String,
+    pub weights: Weights,
+    pub def: ArchDef,
+    pub plan: Plan,
+}
+
+impl OpenedDrafter {
+    fn new((name, def): (String, ArchDef), weights: Weights, target: &Plan) -> Result<Self, Error> {
+        let plan = Plan::new(&def, weights.metadata(), &weights);
+        let plan = plan.map_err(|source| Error::Plan {
+            model: weights.label().to_owned(),
+            source,
+        })?;
+        let fault = misfit(&plan, target);
+        let opened = Self {
+            name,
+            weights,
+            def,
+            plan,
+        };
+        match fault {
+            Some(message) => Err(opened.refused(message)),
+            None => Ok(opened),
+        }
+    }
+
+    fn refused(&self, message: String) -> Error {
+        Error::Drafter {
+            drafter: self.weights.label().to_owned(),
+            message,
+        }
+    }
+
+    /// Places all of it where the last layer of the target is. A drafter is placed once.
+    pub fn place_like(&mut self, target: &Plan) {
+        let slots = target.layers.iter().flat_map(|layer| &layer.slots);
+        let last = slots.flat_map(|slot| &slot.branches).last();
+        let device = last.and_then(|branch| branch.block.device.checked_sub(1));
+        let n_layers = self.plan.n_placeable();
+        let share = device.and_then(|at| {
+            Some(DeviceShare {
+                device: target.devices.get(at)?.clone(),
+                n_layers,
+            })
+        });
+        self.plan.place_with(share.as_slice(), &[]);
+    }
+
+    /// The same drafter with its matrices quantised to another type.
+    pub(super) fn quantised(self, ty: TensorType) -> Result<Self, Error> {
+        let weights = super::quantise::quantise(&self.weights, &self.plan, ty)?;
+        let plan = Plan::new(&self.def, weights.metadata(), &weights);
+        let plan = plan.map_err(|source| Error::Plan {
+            model: weights.label().to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            weights,
+            plan,
+            ..self
+        })
+    }
+}
+
+/// Why a drafter cannot draft for a target; none if it can.
+fn misfit(plan: &Plan, target: &Plan) -> Option<String> {
+    if plan.recurrent().next().is_some() {
+        return Some("it keeps recurrent states, which cannot go back to before a draft".into());
+    }
+    if plan.source.is_some() || plan.diffusion.is_some() || plan.n_vocab == 0 {
+        return Some("it does not go on with a text token by token".into());
+    }
+    let read = plan.target.as_ref()?;
+    if read.width != target.n_embd || target.write.is_some() || target.source.is_some() {
+        return Some(format!(
+            "it reads hidden states of {} elements, and those of the model have {}{}",
+            read.width,
+            target.n_embd,
+            if target.write.is_some() {
+                ", several for each token"
+            } else {
+                ""
+            },
+        ));
+    }
+    let n = target.layers.len() as u64;
+    let late = read.after.iter().find(|after| **after > n)?;
+    Some(format!(
+        "it reads the hidden state after {late} layers, and the model has {n}"
+    ))
+}
+
+/// The drafter of a model; none if there is none.
+///
+/// # Errors
+/// The file that is named cannot be read, is no model or drafter, or does not fit the model.
+pub fn open_drafter(
+    model: &Weights,
+    (def, plan): (&ArchDef, &Plan),
+    with: &Definitions,
+) -> Result<Option<OpenedDrafter>, Error> {
+    match &with.drafter {
+        DrafterChoice::None => Ok(None),
+        DrafterChoice::Found => Ok(in_file(model, (def, plan), with)),
+        DrafterChoice::File(path) => {
+            let source = ModelSource::File(path.clone());
+            let ModelFiles { weights, .. } = read(&source, with)?;
+            let Some(arch) = weights.metadata().str("general.architecture") else {
+                let model = weights.label().to_owned();
+                return Err(Error::NoArch { model });
+            };
+            let of_drafter = with.drafters.get(arch);
+            let own = match with.drafters.source(arch).is_ok() {
+                true => of_drafter,
+                false => with.archs.get(arch),
+            };
+            let own = own.map_err(|source| Error::Arch {
+                model: weights.label().to_owned(),
+                source,
+            })?;
+            let name = source.name();
+            let opened = OpenedDrafter::new((name, own), weights, plan)?;
+            if opened.plan.target.is_none()
+                && let Some(message) = other_vocabulary(opened.weights.metadata(), model.metadata())
+            {
+                return Err(opened.refused(message));
+            }
+            Ok(Some(opened))
+        }
+    }
+}
+
+/// The drafter that the definition of a model names, if its weights are in the model's file.
+fn in_file(
+    model: &Weights,
+    (def, plan): (&ArchDef, &Plan),
+    with: &Definitions,
+) -> Option<OpenedDrafter> {
+    let name = def.drafter.as_ref()?.value.clone();
+    let own = with.drafters.of_target(&name, def);
+    let own = own.inspect_err(|error| tracing::warn!(%error, "the drafter is not used"));
+    let opened = OpenedDrafter::new((name, own.ok()?), model.clone(), plan);
+    match opened {
+        Ok(opened) => Some(opened).filter(|of| !of.plan.layers.is_empty()),
+        Err(error) => {
+            // Most files lack the weights.
+            tracing::debug!(%error, "no drafter in the file");
+            None
+        }
+    }
+}
+
+/// How the vocabulary of a drafter differs from that of its target; none if each of its tokens is the target's token of the same id.
+fn other_vocabulary(drafter: &Metadata, target: &Metadata) -> Option<String> {
+    let [own, other] = [drafter, target].map(|metadata| metadata.array(TOKENS)?.as_strings());
+    let (own, other) = own.zip(other)?;
+    let mut both = own.iter().zip(other.iter()).enumerate();
+    if let Some((at, (a, b))) = both.find(|(_, (a, b))| a != b) {
+        let [a, b] = [a, b].map(String::from_utf8_lossy);
+        return Some(format!(
+            "its vocabulary differs from that of the model: token {at} is `{a}`, and `{b}` there"
+        ));
+    }
+    (own.len() > other.len()).then(|| {
+        let (own, other) = (own.len(), other.len());
+        format!("its vocabulary has {own} tokens, and that of the model {other}")
+    })
+}
