@@ -26,7 +26,7 @@ fn requests() -> Vec<Value> {
         json!({ "temperature": 0, "logit_bias": { "7": 100, "9": -100 } }),
         json!({ "temperature": 1.5, "top_p": 0.9, "presence_penalty": 1 }),
         json!({ "temperature": 0, "draft": 4 }),
-        json!({ "temperature": 0, "min_tokens": 20, "ignore_eos": false }),
+        json!({ "temperature": 0, "min_tokens": 20, "max_tokens": 50, "ignore_eos": false }),
         json!({ "temperature": 0.7, "min_p": 0.05, "n": 2 }),
         json!({ "temperature": 1, "logprobs": true, "top_logprobs": 3, "max_tokens": 9 }),
         json!({ "temperature": 0, "response_format": { "type": "json_schema", "json_schema": { "name": "n", "schema": schema } } }),

@@ -55,3 +55,64 @@ impl Prepared {
         (part, results)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_sequences_that_have_ended_are_those_of_nobody() {
+        let mut padded = Batch::default();
+        for (id, position) in [(7, 20), (NOBODY, 1), (3, 9), (5, 4)] {
+            padded.push(0, id, position, id != NOBODY);
+        }
+        let prepared = || Prepared {
+            places: vec![(3, 9), (NOBODY, 0), (7, 20)],
+            part: SubBatch {
+                batch: padded.clone(),
+                groups: Vec::new(),
+                outputs: vec![0, 1, 2],
+                rows: Some(vec![2, 3, 0]),
+            },
+            n_views: 1,
+            n_ahead: Vec::new(),
+            versions: InputVersions {
+                tables: 0,
+                graph: 0,
+            },
+        };
+        let batch = |places: &[(SequenceId, u32)]| {
+            let mut batch = Batch {
+                wants_top: true,
+                ..Batch::default()
+            };
+            places
+                .iter()
+                .zip(60..)
+                .for_each(|((id, position), token)| batch.push(token, *id, *position, true));
+            batch
+        };
+        let own = batch(&[(3, 9), (7, 20)]);
+        assert!(prepared().serves(&own));
+        let (part, results) = prepared().over(&own);
+        assert_eq!(part.batch.tokens, [61, 0, 60, 0]);
+        assert_eq!(
+            part.batch.positions,
+            [(7, 20), (NOBODY, 1), (3, 9), (NOBODY, 0)]
+        );
+        assert_eq!(results, [0, 2]);
+        for other in [
+            &[(3, 9)][..],
+            &[(3, 9), (7, 21)],
+            &[(7, 20), (3, 9)],
+            &[(3, 9), (5, 4), (7, 20)],
+        ] {
+            assert!(!prepared().serves(&batch(other)), "{other:?}");
+        }
+        let unwanted = Batch {
+            outputs: vec![true, false],
+            ..own
+        };
+        assert!(!prepared().serves(&unwanted));
+    }
+}
