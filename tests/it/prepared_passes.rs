@@ -48,10 +48,10 @@ fn requests() -> Vec<Value> {
         .collect()
 }
 
-/// The answers to requests that come while others are computed, and clients that leave in between.
-fn answers(server: &Server) -> Vec<Value> {
+/// The texts of requests that come while others are computed, and clients that leave in between.
+fn texts(server: &Server, requests: Vec<Value>) -> Vec<Vec<Value>> {
     std::thread::scope(|scope| {
-        let asked = requests().into_iter().enumerate().map(|(i, request)| {
+        let asked = requests.into_iter().enumerate().map(|(i, request)| {
             std::thread::sleep(Duration::from_millis((i * 7 % 5) as u64 * 6));
             if i % 4 == 0 {
                 let leaves = with(
@@ -75,48 +75,56 @@ fn answers(server: &Server) -> Vec<Value> {
         ended
             .map(|(status, answer)| {
                 assert_eq!(status, 200, "{answer}");
-                answer["choices"].clone()
+                let choices = answer["choices"].as_array().expect("a list").iter();
+                choices
+                    .map(|one| json!([one["message"]["content"], one["finish_reason"]]))
+                    .collect()
             })
             .collect()
     })
 }
 
-/// A device that gives whole rows prepares nothing. Where the cache is small, completions are preempted and prefixes are moved.
+/// A device that gives whole rows prepares nothing. Where the cache is small, completions are preempted and runs are moved.
 #[test]
-fn answers_are_the_same_where_passes_are_prepared() {
+fn texts_are_the_same_where_passes_are_prepared() {
     let (_folder, library) = sound();
     let library = library.display().to_string();
     let serve = |lacks: &str, latencies: &str, cache: &[&str]| {
-        let options = [&all_on_test0(&library)[..], &["--in-process"], cache].concat();
-        Server::with(
-            &options,
-            &[("MADE_UP_LACKS", lacks), ("MADE_UP_QUEUE", latencies)],
-        )
+        // Which passes compute a text changes what caches in half precision round.
+        let common = ["--in-process", "--kv-type", "f32"];
+        let options = [&all_on_test0(&library)[..], &common, cache].concat();
+        let environment = [("MADE_UP_LACKS", lacks), ("MADE_UP_QUEUE", latencies)];
+        Server::with(&options, &environment)
     };
-    let cases: [(&str, &[&str]); 3] = [
-        ("0,0,2000", &["--parallel", "6"]),
+    let is_greedy = |request: &Value| request["temperature"] == 0;
+    let small = ["--parallel", "6", "--ctx", "256", "--cache", "800K"];
+    let cases: [(&str, &[&str], Vec<Value>); 3] = [
+        ("0,0,2000", &["--parallel", "6"], requests()),
         (
             "0,0,2000",
-            &["--parallel", "6", "--ctx", "256", "--cache", "400K"],
+            &small,
+            requests().into_iter().filter(is_greedy).collect(),
         ),
-        ("0,0,0", &["--parallel", "16"]),
+        ("0,0,0", &["--parallel", "16"], requests()),
     ];
-    for (latencies, cache) in cases {
+    for (latencies, cache, requests) in cases {
         let plain = serve("TOP_K", latencies, cache);
-        let expected = answers(&plain);
+        let expected = texts(&plain, requests.clone());
         assert_eq!(counted(&plain, "bench_passes_prepared_total"), 0);
         let server = serve("", latencies, cache);
-        assert_eq!(answers(&server), expected, "{cache:?}");
+        assert_eq!(texts(&server, requests), expected, "{cache:?}");
         let [prepared, undone] = ["bench_passes_prepared_total", "bench_passes_undone_total"]
             .map(|name| counted(&server, name));
         assert!(
-            prepared > undone,
+            prepared > 2 * undone,
             "{cache:?}: {undone} of {prepared} undone"
         );
+        let is_small = cache.contains(&"--cache");
+        assert_eq!(counted(&server, "bench_preemptions_total") > 0, is_small);
     }
 }
 
-/// Completions that run by themselves: all steps but those that begin a block of keys for a longer view are prepared.
+/// A completion that runs by itself.
 #[test]
 fn nearly_all_steps_of_long_completions_are_prepared() {
     let (_folder, library) = sound();
@@ -135,4 +143,7 @@ fn nearly_all_steps_of_long_completions_are_prepared() {
     let prepared = counted(&server, "bench_passes_prepared_total");
     assert!(prepared + 8 >= steps, "{prepared} of {steps}");
     assert!(counted(&server, "bench_passes_undone_total") <= 1);
+    let processor = Server::start(&[]);
+    processor.chat(json!({ "max_tokens": 20, "ignore_eos": true }));
+    assert_eq!(counted(&processor, "bench_passes_prepared_total"), 0);
 }
