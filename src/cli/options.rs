@@ -10,7 +10,7 @@ use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::weights::{self, FiniteCheck, TensorType, Value};
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::engine::{DiffusionOptions, Limits, PrefixStoreOptions};
+use lab_core::engine::{DiffusionOptions, DraftOptions, Limits, PrefixStoreOptions};
 use lab_core::model::{Model, Options};
 use lab_core::models::DrafterChoice;
 use lab_core::models::mmproj::MmprojChoice;
@@ -609,7 +609,7 @@ pub(super) fn local_limits(options: &Options, n_parallel: usize) -> Limits {
         n_parallel,
         n_queue: n_parallel,
         n_prefill: options.n_batch,
-        n_drafted: 0,
+        drafts: DraftOptions::OFF,
         diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use lab_base::grammar::{CompiledConstraint, Matcher};
 use lab_base::util::limited_read::{self, MAX_TEXT};
 use lab_core::engine::{
-    self, AnswerToken, Event, FinishReason, Limits, Rejected, Request, Unsupported, Usage,
+    self, AnswerToken, DraftOptions, Event, FinishReason, Limits, Rejected, Request, Unsupported,
+    Usage,
 };
 use lab_server::RenderedPrompt;
 use lab_server::served::ServedModel;
@@ -79,9 +80,15 @@ pub(super) struct CompletionArgs {
     /// Stop sequence: text that ends the completion; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
-    #[arg(long, default_value_t = 0, value_name = "N", hide_short_help = true)]
-    draft: usize,
+    /// Speculative decoding: `auto`, `off`, a maximum number of draft tokens per step, and drafters: `lookup` (in the text),
+    /// `model` (a drafter with weights)
+    #[arg(
+        long,
+        default_value = "off",
+        value_name = "auto|off|N|DRAFTER,...",
+        hide_short_help = true
+    )]
+    draft: DraftOptions,
     #[command(flatten)]
     load: LoadOptions,
     #[command(flatten)]
@@ -138,7 +145,7 @@ pub(super) fn start(
     media.check(&opened)?;
     let mut options = args.load.resolve(&opened, LoadDefaults::LOCAL)?;
     let limits = Limits {
-        n_drafted: args.draft,
+        drafts: args.draft,
         ..local_limits(&options, 1)
     };
     if args.stateless {
@@ -369,9 +376,10 @@ pub(super) fn speed(usage: &Usage) -> String {
     }
     // The first token is sampled from the logits of the prefill.
     let decoded = usage.completion_tokens.saturating_sub(1);
-    let drafted = match usage.drafted_tokens {
+    let (drafted, accepted) = usage.drafts.totals();
+    let drafted = match drafted {
         0 => String::new(),
-        n => format!(", {} of {n} draft tokens accepted", usage.accepted_tokens),
+        n => format!(", {} of {n} draft tokens accepted", accepted),
     };
     format!(
         "{} prompt tokens at {:.1}/s, {} completion tokens at {:.1}/s{drafted}",

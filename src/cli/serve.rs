@@ -16,7 +16,7 @@ use lab_base::util::wording::bytes;
 use lab_core::arch::nearest;
 use lab_core::artifacts::store::{self, ArtifactStore};
 use lab_core::artifacts::vectors::VectorStore;
-use lab_core::engine::{Limits, PrefixStoreOptions, StartError, ends_in_vectors};
+use lab_core::engine::{DraftOptions, Limits, PrefixStoreOptions, StartError, ends_in_vectors};
 use lab_core::model::{self, Options};
 use lab_core::models::lora::AdapterSource;
 use lab_core::models::{self, ModelSource, OpenedModel};
@@ -139,9 +139,10 @@ pub(super) struct Args {
     /// with layers on GPUs or RPC workers 512
     #[arg(long, value_name = "N", value_parser = some_tokens)]
     prompt_batch: Option<usize>,
-    /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    draft: usize,
+    /// Speculative decoding: `auto`, `off`, a maximum number of draft tokens of a sequence per step, and drafters: `lookup` (in the
+    /// sequence), `shared` (in recent answers to the same client), `model` (a drafter with weights)
+    #[arg(long, default_value = "off", value_name = "auto|off|N|DRAFTER,...")]
+    draft: DraftOptions,
     /// Maximum size of the values that one request captures (`lab`), in bytes; 0 = captures are refused
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     lab_bytes: u64,
@@ -840,7 +841,7 @@ fn settings_of(
             None if args.load.has_devices()? => PROMPT_BATCH_ON_DEVICES,
             None => PROMPT_BATCH,
         },
-        n_drafted: args.draft,
+        drafts: args.draft,
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,
         answer_time: args.answer_time,

@@ -51,9 +51,13 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let def = args.archs.library()?.get(&args.name)?;
+    let (archs, drafters) = (args.archs.library()?, args.archs.drafters()?);
+    let def = match archs.source(&args.name).is_err() && drafters.source(&args.name).is_ok() {
+        true => drafters.get(&args.name)?,
+        false => archs.get(&args.name)?,
+    };
     let drafter = match &def.drafter {
-        Some(name) => Some(args.archs.drafters()?.of_target(&name.value, &def)?),
+        Some(name) => Some(drafters.of_target(&name.value, &def)?),
         None => None,
     };
     let vocabulary = match &args.vocab {

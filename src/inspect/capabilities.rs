@@ -61,8 +61,14 @@ pub fn capabilities(
     };
     let drafts = match (&text, &subject.plan.diffusion) {
         (Ok(_), None) => {
-            let asked = engine::can_roll_back(subject.plan, subject.options);
-            answer(asked.map(|()| "and contrastive search: tokens can be rolled back"))
+            let has_states = subject.plan.recurrent().next().is_some();
+            match engine::can_roll_back(subject.plan, subject.options) {
+                Ok(()) => yes("and contrastive search: tokens can be rolled back"),
+                Err(_) if has_states && subject.options.n_ctx > 0 => {
+                    yes("the states before a draft are kept; no contrastive search")
+                }
+                Err(why) => no(why),
+            }
         }
         _ => no("it does not generate token by token"),
     };

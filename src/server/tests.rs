@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use crate::http::context::RequestContext;
 use crate::served::ServedModel;
-use lab_core::engine::{DiffusionOptions, Limits};
+use lab_core::engine::{DiffusionOptions, DraftOptions, Limits};
 use lab_core::model::Options;
 use lab_core::models;
 use lab_core::models::{Definitions, ModelSource};
@@ -33,7 +33,7 @@ fn served() -> ServedModel {
         n_parallel: 1,
         n_queue: 8,
         n_prefill: 64,
-        n_drafted: 0,
+        drafts: DraftOptions::OFF,
         diffusion: DiffusionOptions::default(),
         queue_time: None,
         answer_time: None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::Value as MetadataValue;
 use lab_core::engine;
-use lab_core::engine::{DiffusionOptions, Event, Handle, Limits, Request};
+use lab_core::engine::{DiffusionOptions, DraftOptions, Event, Handle, Limits, Request};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
 use lab_core::models::ModelSource;
@@ -148,7 +148,7 @@ fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
         n_parallel: 4,
         n_queue: 32,
         n_prefill: 16,
-        n_drafted: 0,
+        drafts: DraftOptions::OFF,
         diffusion: DiffusionOptions::UNSET,
         queue_time: None,
         answer_time: None,
@@ -249,7 +249,7 @@ fn a_vocabulary_without_a_mask_is_refused() {
         n_parallel: 1,
         n_queue: 1,
         n_prefill: 1,
-        n_drafted: 0,
+        drafts: DraftOptions::OFF,
         diffusion: DiffusionOptions::UNSET,
         queue_time: None,
         answer_time: None,

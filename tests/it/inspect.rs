@@ -169,7 +169,12 @@ fn models_that_cannot_run_are_reported_with_the_reason() {
     let scratch = scratch();
     let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
     let path = made_up(scratch.path(), "mamba2", &["--vocab", vocab]);
-    refused(&page(&[text(&path)]), "speculative decoding", "rolled back");
+    let here = page(&[text(&path)]);
+    assert!(
+        here.contains("the states before a draft are kept"),
+        "{here}"
+    );
+    refused(&here, "8-bit cache", "no KV cache");
     // A context of 0 is that of the model.
     let whole = page(&["tiny-chat", "--ctx", "0"]);
     assert!(whole.contains("a context of 512 tokens fits"), "{whole}");

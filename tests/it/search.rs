@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lab_base::tokenizer::Tokenizer;
 use lab_core::engine;
-use lab_core::engine::{DiffusionOptions, Event, Limits, Request};
+use lab_core::engine::{DiffusionOptions, DraftOptions, Event, Limits, Request};
 use lab_core::model::{Batch, Model, Options};
 use lab_core::models;
 use lab_core::models::{ModelSource, OpenedModel};
@@ -88,7 +88,7 @@ fn contrastive_search_equals_a_full_search() {
         n_parallel: 2,
         n_queue: 4,
         n_prefill: 16,
-        n_drafted: 0,
+        drafts: DraftOptions::OFF,
         diffusion: DiffusionOptions::UNSET,
         queue_time: None,
         answer_time: None,

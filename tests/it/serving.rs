@@ -107,7 +107,8 @@ fn answers_do_not_change_when_others_leave_or_there_is_little_room() {
 fn draft_tokens_change_nothing() {
     let server = Server::start(&[]);
     for seed in 0..6 {
-        let sampled = json!({ "temperature": 1.2, "seed": seed, "max_tokens": 80 });
+        let sampled =
+            json!({ "temperature": 1.2, "seed": seed, "max_tokens": 80, "speculative.n_max": 0 });
         let mut drafted = sampled.clone();
         drafted["draft"] = json!(6);
         let text = format!("Say lamp lamp lamp lamp lamp {seed}");
@@ -116,6 +117,47 @@ fn draft_tokens_change_nothing() {
             &ask(&server, &text, &drafted),
         );
     }
+}
+
+#[test]
+fn whatever_a_request_asks_for_drafts_change_nothing() {
+    let server = Server::start(&["--draft", "auto"]);
+    let schema = json!({
+        "type": "array", "minItems": 4, "maxItems": 8,
+        "items": { "type": "object", "required": ["lamp"], "additionalProperties": false,
+            "properties": { "lamp": { "enum": ["on", "off", "lamp lamp lamp", "lamp off lamp on"] } } },
+    });
+    let kinds = [
+        json!({ "repeat_penalty": 1.3, "presence_penalty": 0.4 }),
+        json!({ "top_logprobs": 3, "logprobs_mode": "processed_logprobs" }),
+        json!({ "stop": ["lamp lam", "zz"], "min_tokens": 9 }),
+        json!({ "mirostat": 2 }),
+        json!({ "dry_multiplier": 0.8, "logit_bias": { "70": 4.0 } }),
+        json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "l", "schema": schema } } }),
+        json!({ "structured_outputs": { "regex": "(lamp (on|off), ){6,20}" } }),
+        json!({ "n": 3 }),
+    ];
+    let mut n_drafted = 0;
+    for (seed, kind) in kinds.iter().cycle().take(3 * kinds.len()).enumerate() {
+        let common = json!({ "temperature": 0.9, "seed": seed, "max_tokens": 80 });
+        let asked = |most: usize| {
+            let drafts = json!({ "speculative.n_max": most, "timings_per_token": true });
+            let text = format!("Say lamp lamp lamp lamp lamp {seed}");
+            ask(&server, &text, &with(with(common.clone(), kind), &drafts))
+        };
+        let (plain, drafted) = (asked(0), asked(8));
+        assert_eq!(plain["timings"]["draft_n"], Value::Null);
+        n_drafted += drafted["timings"]["draft_n"].as_u64().unwrap_or(0);
+        for at in 0..plain["choices"].as_array().expect("choices").len() {
+            let [a, b] = [&plain, &drafted].map(|of| of["choices"][at].clone());
+            same(&json!({ "choices": [a] }), &json!({ "choices": [b] }));
+        }
+        assert_eq!(
+            plain["choices"][0]["finish_reason"],
+            drafted["choices"][0]["finish_reason"]
+        );
+    }
+    assert!(n_drafted > 0, "no draft was read");
 }
 
 #[test]

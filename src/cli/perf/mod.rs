@@ -1,5 +1,5 @@
 //! `bench perf`: the speeds of prefill and decode, measured separately, over prompt lengths, depths, sequences and
-//! threads; the bandwidth of the machine's memory as their bound; and decoding through the engine.
+//! threads; the bandwidth of the machine's memory as their bound; and decoding through the engine, with draft tokens and without.
 
 mod passes;
 mod profile;
@@ -19,7 +19,7 @@ use super::values::{positive, some_tokens, tokens};
 use super::{Failure, output};
 use passes::{DecodeCase, DecodeMeasurement, PrefillCase, PrefillMeasurement};
 use report::{PerfReport, ThreadMeasurements};
-use requests::RequestMeasurement;
+use requests::{DraftMeasurement, RequestMeasurement};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -75,6 +75,10 @@ pub(super) struct Args {
     /// HTTP
     #[arg(long)]
     requests: bool,
+    /// Also measure draft tokens, at most so many of a sequence per step, through the serving engine: completions of random tokens,
+    /// of the most probable ones, and of one token over and over, with drafts and without
+    #[arg(long, value_name = "N", value_parser = positive)]
+    draft: Option<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -169,23 +173,28 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut PerfReport) -> Re
     report.compute_bytes = memory.compute;
     report.resident_bytes = resident_bytes();
     drop(model);
-    let requests = match args.requests {
-        true => through_engine(args, n_threads)?,
-        false => Vec::new(),
-    };
+    let (requests, drafts) = through_engine(args, n_threads)?;
     report.threads.push(ThreadMeasurements {
         n_threads,
         bandwidth,
         prefill,
         decode,
         requests,
+        drafts,
         profiles,
     });
     Ok(())
 }
 
 /// Measures decoding through the engine, with a model that is loaded for it.
-fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasurement>, Failure> {
+fn through_engine(
+    args: &Args,
+    n_threads: usize,
+) -> Result<(Vec<RequestMeasurement>, Vec<DraftMeasurement>), Failure> {
+    let (mut requests, mut drafts) = (Vec::new(), Vec::new());
+    if !args.requests && args.draft.is_none() {
+        return Ok((requests, drafts));
+    }
     let mut opened = args.load.open(&args.model.source()?)?;
     let mut options = resolve(args, &opened)?;
     options.n_threads = n_threads;
@@ -202,9 +211,20 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<RequestMeasuremen
         PrefixStoreOptions::default(),
         Box::new(|_, _| {}),
     )?;
-    args.decode()
-        .map(|case| RequestMeasurement::measure(&served, case, args.repeat))
-        .collect()
+    for case in args.decode() {
+        if args.requests {
+            requests.push(RequestMeasurement::measure(&served, case, args.repeat)?);
+        }
+        if let Some(n) = args.draft {
+            drafts.extend(DraftMeasurement::measure_all(
+                &served,
+                case,
+                args.repeat,
+                n,
+            )?);
+        }
+    }
+    Ok((requests, drafts))
 }
 
 /// The options of the model, with capacity for the largest case.

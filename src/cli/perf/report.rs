@@ -8,7 +8,7 @@ use lab_core::model::PassCounts;
 
 use super::passes::{DecodeCase, DecodeMeasurement, PrefillMeasurement};
 use super::profile::Profile;
-use super::requests::RequestMeasurement;
+use super::requests::{DraftMeasurement, RequestMeasurement};
 
 #[derive(Default)]
 pub(super) struct PerfReport {
@@ -28,6 +28,7 @@ pub(super) struct ThreadMeasurements {
     pub(super) prefill: Vec<PrefillMeasurement>,
     pub(super) decode: Vec<DecodeMeasurement>,
     pub(super) requests: Vec<RequestMeasurement>,
+    pub(super) drafts: Vec<DraftMeasurement>,
     pub(super) profiles: Vec<Profile>,
 }
 
@@ -93,6 +94,7 @@ impl ThreadMeasurements {
             "prefill": self.prefill_json(),
             "decode": decode.map(|d| decode_json(d, self.bandwidth)).collect::<Vec<_>>(),
             "requests": self.requests.iter().map(requests_json).collect::<Vec<_>>(),
+            "drafts": self.drafts.iter().map(drafts_json).collect::<Vec<_>>(),
             "profiles": self.profiles.iter().map(Profile::to_json).collect::<Vec<_>>(),
         })
     }
@@ -140,6 +142,13 @@ impl ThreadMeasurements {
                 case.n, requests.speed, case.sequences, case.depth, ms(requests.first),
             ));
         }
+        for drafts in &self.drafts {
+            let (case, (read, accepted)) = (drafts.case, drafts.drafts.totals());
+            text.push_str(&format!(
+                "drafts  {:5} tokens: {:9.2} tokens/s, {:.2} without: {:.2} times as fast  ({} requests, depth {}, {} text; {accepted} of {read} draft tokens accepted)\n",
+                case.n, drafts.drafted, drafts.plain, drafts.drafted / drafts.plain, case.sequences, case.depth, drafts.text.name(),
+            ));
+        }
         let bandwidth = bytes(self.bandwidth as u64);
         text.push_str(&format!("memory bandwidth {bandwidth}/s\n"));
         text
@@ -154,6 +163,20 @@ fn requests_json(requests: &RequestMeasurement) -> Value {
         "depth": case.depth,
         "tokens_per_second": requests.speed,
         "first_token_seconds": requests.first,
+    })
+}
+
+fn drafts_json(drafts: &DraftMeasurement) -> Value {
+    let (case, (read, accepted)) = (drafts.case, drafts.drafts.totals());
+    json!({
+        "tokens": case.n,
+        "requests": case.sequences,
+        "depth": case.depth,
+        "text": drafts.text.name(),
+        "tokens_per_second": drafts.drafted,
+        "tokens_per_second_without": drafts.plain,
+        "drafted": read,
+        "accepted": accepted,
     })
 }
 

@@ -1,10 +1,11 @@
-//! Decoding through the engine: the overhead of admission, sampling and detokenisation over the passes alone.
+//! Decoding through the engine: the overhead of admission, sampling and detokenisation over the passes alone, and what draft tokens
+//! bring for texts that repeat all, nothing, or what the model repeats.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use lab_core::engine::{Event, Request, Usage};
+use lab_core::engine::{DraftCounts, Event, Request, Usage};
 use lab_server::served::ServedModel;
 
 use super::passes::DecodeCase;
@@ -21,6 +22,96 @@ pub(super) struct RequestMeasurement {
     pub(super) first: f64,
 }
 
+/// The text of a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    /// The most probable tokens.
+    Greedy,
+    /// Tokens that are equally likely: nothing that is looked up is right.
+    Random,
+    /// One token over and over: all that is looked up is right.
+    Repeated,
+}
+
+impl Text {
+    const ALL: [Self; 3] = [Self::Random, Self::Greedy, Self::Repeated];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Greedy => "greedy",
+            Self::Random => "random",
+            Self::Repeated => "repeated",
+        }
+    }
+}
+
+/// Completions of a text with draft tokens and without, in alternating runs.
+pub(super) struct DraftMeasurement {
+    pub(super) case: DecodeCase,
+    pub(super) text: Text,
+    /// Tokens per second of all requests together.
+    pub(super) plain: f64,
+    pub(super) drafted: f64,
+    /// Draft tokens that were read and accepted in all measured runs.
+    pub(super) drafts: DraftCounts,
+}
+
+impl DraftMeasurement {
+    /// Measures each text, with at most `n_drafted` draft tokens of a step.
+    pub(super) fn measure_all(
+        served: &ServedModel,
+        case: DecodeCase,
+        repeat: usize,
+        n_drafted: usize,
+    ) -> Result<Vec<Self>, Failure> {
+        let tokenizer = served.handle.tokenizer();
+        let is_text = |token: &u32| {
+            let piece = tokenizer.piece(*token);
+            let is_whole = !piece.is_empty() && std::str::from_utf8(piece).is_ok();
+            is_whole && !tokenizer.is_end_of_generation(*token)
+        };
+        let repeated = (0..tokenizer.vocab_len() as u32).find(is_text).unwrap_or(0);
+        let of_text = |text: Text| {
+            let mut speeds = [Vec::new(), Vec::new()];
+            let mut drafts = DraftCounts::default();
+            // The first runs are a warm-up.
+            for run in 0..=repeat {
+                for (speeds, most) in speeds.iter_mut().zip([0, n_drafted]) {
+                    let requests = (0..case.sequences).map(|i| {
+                        let mut request = request(served, case, run * case.sequences + i);
+                        request.drafts.n_max = Some(most);
+                        request.choice = i as u32;
+                        match text {
+                            Text::Greedy => {}
+                            Text::Random => request.sampling.temperature = 1e4,
+                            Text::Repeated => request.sampling.logit_bias = vec![(repeated, 1e6)],
+                        }
+                        request
+                    });
+                    let (_, ended) = answers(served, requests.collect())?;
+                    if run == 0 {
+                        continue;
+                    }
+                    for (_, usage) in &ended {
+                        drafts += usage.drafts;
+                    }
+                    let stamps: Vec<_> = ended.into_iter().map(|(stamps, _)| stamps).collect();
+                    speeds.push(speed(&stamps)?);
+                }
+            }
+            let [plain, drafted] = speeds.map(median);
+            Ok(Self {
+                case,
+                text,
+                plain,
+                drafted,
+                drafts,
+            })
+        };
+        Text::ALL.into_iter().map(of_text).collect()
+    }
+}
+
 impl RequestMeasurement {
     /// Measures greedy completions of `case.n` tokens. Prompts differ from each other and between runs.
     pub(super) fn measure(
@@ -33,16 +124,7 @@ impl RequestMeasurement {
         for run in 0..=repeat {
             let requests =
                 (0..case.sequences).map(|i| request(served, case, run * case.sequences + i));
-            let begin = Instant::now();
-            let answers = served.handle.submit_all(requests.collect())?;
-            let threads: Vec<_> = answers
-                .into_iter()
-                .map(|events| std::thread::spawn(|| stamps(events)))
-                .collect();
-            let ended = threads.into_iter().map(|thread| thread.join());
-            let ended =
-                ended.map(|stamps| stamps.map_err(|_| anyhow::anyhow!("a reader panicked"))?);
-            let ended: Vec<(Vec<Instant>, Usage)> = ended.collect::<Result<_, Failure>>()?;
+            let (begin, ended) = answers(served, requests.collect())?;
             if run == 0 {
                 continue;
             }
@@ -59,6 +141,22 @@ impl RequestMeasurement {
             first: median(firsts),
         })
     }
+}
+
+/// Runs requests together. Returns when they were sent, and for each the times of its tokens and its usage.
+fn answers(
+    served: &ServedModel,
+    requests: Vec<Request>,
+) -> Result<(Instant, Vec<(Vec<Instant>, Usage)>), Failure> {
+    let begin = Instant::now();
+    let answers = served.handle.submit_all(requests)?;
+    let threads: Vec<_> = answers
+        .into_iter()
+        .map(|events| std::thread::spawn(|| stamps(events)))
+        .collect();
+    let ended = threads.into_iter().map(|thread| thread.join());
+    let ended = ended.map(|stamps| stamps.map_err(|_| anyhow::anyhow!("a reader panicked"))?);
+    Ok((begin, ended.collect::<Result<_, Failure>>()?))
 }
 
 /// A request whose prompt starts with a token that no other prompt starts with.

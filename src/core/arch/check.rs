@@ -61,7 +61,10 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> CheckResult {
     let defaults = checker.used_defaults();
     if is_whole {
         checker.unread_taps(def);
-        checker.unused();
+        // What stands for a parameter of the target is used by the slots of some targets.
+        if !def.stacks.iter().any(|stack| stack.has_slots_of_target) {
+            checker.unused();
+        }
     }
     CheckResult {
         problems: checker.problems,

@@ -108,6 +108,8 @@ pub struct TargetUse {
     pub normed: Option<Setting>,
     /// Elements of a hidden state of the target; none: as many as one of the drafter has.
     pub width: Option<Setting>,
+    /// Name of the tensor with the token of the target for each token that the drafter has a logit for, if the file has it.
+    pub tokens: Option<Spanned<String>>,
     /// The place in the text, for messages.
     pub span: Span,
 }

@@ -73,6 +73,7 @@ impl ArchDef {
             writeln!(out, "after = [{}]", after.collect::<Vec<_>>().join(", "))?;
             setting(out, "normed", target.normed.as_ref())?;
             setting(out, "width", target.width.as_ref())?;
+            tap(out, "tokens", target.tokens.as_ref())?;
         }
         for stack in &self.stacks {
             print_stack(out, stack)?;

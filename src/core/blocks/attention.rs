@@ -20,7 +20,8 @@ use super::gate::{O_IN_POINT, OutputGate};
 use super::position_bias;
 use super::selection::{self, IndexInputs};
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, SideInput, StateSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, RowWidth, SelectionRef, SideInput,
+    StateSpec,
 };
 use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
@@ -69,6 +70,7 @@ options! {
         kv_heads: u64 = "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
+        out: u64 = "n_embd", "elements of a row of the result";
         qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
         v_row: u64 = "(heads + kv_heads) * dk", "first row of the values in the projection `qkv`";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
@@ -130,8 +132,8 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate == 'element' or gate == 'head'"), "projection to the gate of the heads' results";
         gate.bias: Bias "attn_gate.bias" ["if(gate == 'head', 1, dv) * heads"] optional when("gate == 'element' or gate == 'head'"), "bias of the gate projection";
         inner_norm: Scale "attn_sub_norm.weight" ["heads * dv"] when("inner_norm"), "weight of the norm before the output projection";
-        o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
-        o.bias: Bias "attn_output.bias" ["n_embd"] optional, "bias of the output projection";
+        o: Matrix "attn_output.weight" ["heads * dv", "out"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
+        o.bias: Bias "attn_output.bias" ["out"] optional, "bias of the output projection";
         ..position_bias::TABLE_WEIGHT;
         rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "if(dim('rel_k', 1) > 0, dim('rel_k', 1), 2 * rel_zero + 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";
         rel_proj: Matrix "attn_rel_proj.weight" ["n_embd", "heads * dk"] optional, "projection of `rel_k` to a key for each head";
@@ -150,6 +152,7 @@ pub(super) static CONTRACT: Contract = Contract {
         width: "n_embd",
         doc: "input of the key and value projections. If layers that read the source save it, each token attends to the whole source",
     }),
+    rows: RowWidth::To("out"),
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "kv_heads * dk",

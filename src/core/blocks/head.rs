@@ -16,6 +16,7 @@ options! {
         dense_norm: NormRef => "(if(has('dense_norm'), 'default', 'none'))", when "has('dense_norm')", "kind and eps of the norm after `dense`";
         scale: f32 = "1", "factor of the logits; 1: none";
         softcap: f32 = "0", "softcap of the logits: they become `c * tanh(logit / c)`; 0: none";
+        tokens: u64 = "n_vocab", "tokens that have a logit; a drafter may have logits of some alone";
     }
 }
 
@@ -33,14 +34,14 @@ pub(super) static CONTRACT: Contract = Contract {
         dense.bias: Bias "head_dense.bias" ["n_embd"] optional, "bias of `dense`";
         dense_norm: Scale "head_norm.weight" ["n_embd"] optional, "weight of the norm after `dense`";
         dense_norm.bias: Bias "head_norm.bias" ["n_embd"] optional, "bias of the norm after `dense`";
-        output: Matrix "output.weight" ["n_embd", "n_vocab"] optional, "projection to the vocabulary; if absent, the token embeddings (tied)";
-        output.bias: Bias "output.bias" ["n_vocab"] optional, "bias of the logits";
+        output: Matrix "output.weight" ["n_embd", "tokens"] optional, "projection to the vocabulary; if absent, the token embeddings (tied)";
+        output.bias: Bias "output.bias" ["tokens"] optional, "bias of the logits";
     },
     rows: RowWidth::Any,
     points: points! {
         ..points::NORM;
         transformed: Neurons ["n_embd"], "hidden state as the projection reads it; where a dense layer comes between";
-        logits: Neurons ["n_vocab"], "logits; read for rows that have them";
+        logits: Neurons ["tokens"], "logits; read for rows that have them";
     },
     rules: rules! {
         "scale != 0 and softcap >= 0", "`scale` is not zero and `softcap` not negative";

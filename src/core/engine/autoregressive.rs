@@ -37,17 +37,15 @@ impl AutoregressiveStrategy {
         mut sampler: Sampler,
         prompt: &[u32],
         limit: usize,
-        n_drafted: usize,
+        drafter: Option<Drafter>,
         constrained: Option<ActiveConstraint>,
         thinking: Option<ThinkingBudget>,
     ) -> Self {
         sampler.accept_prompt(prompt);
-        // The mask after a draft token would be known only when the grammar has advanced.
-        let has_draft = n_drafted > 0 && constrained.is_none();
         Self {
             sampler,
             limit,
-            drafter: has_draft.then(|| Drafter::new(prompt, n_drafted)),
+            drafter,
             constrained,
             rules: None,
             thinking,
@@ -163,9 +161,6 @@ impl AutoregressiveStrategy {
             }
         };
         sequence.push(token, entry);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.push(token);
-        }
         if sequence.ending.is_none() && sequence.tokens.len() >= self.limit {
             sequence.ending = Some(FinishReason::Length);
         }
@@ -211,6 +206,14 @@ impl AutoregressiveStrategy {
             sequence.ending = Some(FinishReason::Length);
             return Ok(RowUse::Taken);
         }
+        // After an accepted draft token the constraint may force the next ones. The next step reads them.
+        if sequence.tokens.len() > self.n_before
+            && let Some(constrained) = &mut self.constrained
+            && !constrained.is_free()?
+        {
+            self.is_diverged = true;
+            return Ok(RowUse::Taken);
+        }
         let Some(token) = self.choose(sequence, logits)? else {
             return Ok(RowUse::NeedsAll);
         };
@@ -232,12 +235,15 @@ impl Strategy for AutoregressiveStrategy {
             && let Some(forced) = constrained.forced()?
         {
             self.force(sequence, forced);
-            return Ok(sequence.conclude());
+            if sequence.ending.is_some() {
+                return Ok(sequence.conclude());
+            }
         }
         if let Some(drafter) = &mut self.drafter {
             let n_left = self.limit.saturating_sub(sequence.tokens.len() + 1);
+            // After a pass that was taken back, accepted tokens are read again. The states after them can then be kept.
             let is_decoding = sequence.pending().len() == 1 && !sequence.is_prefill;
-            drafter.propose(if is_decoding { n_left } else { 0 });
+            drafter.begin(&sequence.tokens, if is_decoding { n_left } else { 0 });
         }
         Ok(None)
     }
@@ -301,14 +307,11 @@ impl Strategy for AutoregressiveStrategy {
 
     fn commit(&mut self, sequence: &mut Sequence) -> StepOutcome {
         let is_last = sequence.n_read() >= self.n_before;
-        let n_chosen = sequence.tokens.len() - self.n_before;
         let mut n_accepted = 0;
         if is_last && let Some(drafter) = &mut self.drafter {
-            // The last chosen token is not read yet, whether or not it ends the completion.
-            n_accepted = n_chosen.saturating_sub(1);
-            sequence.answer.usage.drafted_tokens += drafter.tokens().len();
-            sequence.answer.usage.accepted_tokens += n_accepted;
-            drafter.learn(n_accepted);
+            let step = drafter.learn(&sequence.tokens[self.n_before..]);
+            n_accepted = step.n_accepted;
+            sequence.answer.usage.drafts.count(step);
         }
         sequence.commit(is_last, n_accepted);
         sequence.answer.send_scored();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::model::{
-    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab, Model,
-    NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks, SequenceId,
+    self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Draft, DraftRequest,
+    EncodedMedia, Lab, Model, NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -43,6 +43,8 @@ pub(super) trait SequenceCache {
     }
     fn next(&self, sequence: SequenceId) -> u32;
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
+    /// See [`Model::hold`].
+    fn hold(&mut self, _: SequenceId) {}
     fn release(&mut self, sequence: SequenceId);
     fn discard(&mut self, sequence: SequenceId);
     /// Free blocks of the cache; none if no block is kept between passes.
@@ -132,6 +134,14 @@ pub(super) trait Compute: SequenceCache + PrefixBytes + LabCompute {
     /// some rows before.
     fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()>;
     fn pool(&mut self, rows: &[f32]) -> model::Result<Vec<f32>>;
+    /// The most tokens that its drafter with weights makes of a sequence; none: it has no drafter.
+    fn drafter(&self) -> Option<usize> {
+        None
+    }
+    /// The drafts of sequences, in their order. They are computed before the pass that reads them.
+    fn draft(&mut self, _wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {
+        Ok(Vec::new())
+    }
     /// See [`Model::computes_elsewhere`].
     fn computes_elsewhere(&self) -> bool {
         false
@@ -171,6 +181,14 @@ impl Compute for Model {
 
     fn computes_elsewhere(&self) -> bool {
         Self::computes_elsewhere(self)
+    }
+
+    fn drafter(&self) -> Option<usize> {
+        Self::drafter(self)
+    }
+
+    fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {
+        Self::draft(self, wanted)
     }
 
     fn takes_time(&self) -> bool {
@@ -246,6 +264,10 @@ impl SequenceCache for Model {
 
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
         Self::forget(self, sequence, from)
+    }
+
+    fn hold(&mut self, sequence: SequenceId) {
+        Self::hold(self, sequence);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -159,6 +159,8 @@ pub(super) struct ActiveConstraint {
 enum State {
     /// The forced tokens have not been received.
     Moving(Receiver<Reply>),
+    /// The forced tokens have been received and not been given.
+    Forced(ForcedTokens, Receiver<Reply>),
     /// The mask has not been received.
     Masking(Receiver<Reply>),
     /// A token can be chosen.
@@ -173,21 +175,50 @@ impl ActiveConstraint {
     /// The tokens that must come next, received once after each choice; `None` if they were received before. Waits
     /// for the worker.
     pub(super) fn forced(&mut self) -> Result<Option<ForcedTokens>, ConstraintError> {
-        let State::Moving(replies) = &self.state else {
-            return match self.state {
-                State::Lost => Err(ConstraintError::NoWorker),
-                _ => Ok(None),
-            };
-        };
-        let reply = replies.recv();
-        match (reply, std::mem::replace(&mut self.state, State::Lost)) {
-            (Ok(Reply::Forced(forced)), State::Moving(replies)) => {
+        self.receive()?;
+        match std::mem::replace(&mut self.state, State::Lost) {
+            State::Forced(forced, replies) => {
                 self.state = if forced.is_complete {
                     State::Complete
                 } else {
                     State::Masking(replies)
                 };
                 Ok(Some(forced))
+            }
+            other => {
+                self.state = other;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether the next token is to be chosen: no token is forced, and the completion goes on. Waits for the worker.
+    pub(super) fn is_free(&mut self) -> Result<bool, ConstraintError> {
+        self.receive()?;
+        let is_forced = match &self.state {
+            State::Forced(forced, _) => forced.is_complete || !forced.tokens.is_empty(),
+            State::Complete => true,
+            _ => false,
+        };
+        if !is_forced {
+            self.forced()?;
+        }
+        Ok(!is_forced)
+    }
+
+    /// Receives the forced tokens if they have not been.
+    fn receive(&mut self) -> Result<(), ConstraintError> {
+        let State::Moving(replies) = &self.state else {
+            return match self.state {
+                State::Lost => Err(ConstraintError::NoWorker),
+                _ => Ok(()),
+            };
+        };
+        let reply = replies.recv();
+        match (reply, std::mem::replace(&mut self.state, State::Lost)) {
+            (Ok(Reply::Forced(forced)), State::Moving(replies)) => {
+                self.state = State::Forced(forced, replies);
+                Ok(())
             }
             (Ok(Reply::Fault(error)), _) => Err(error.into()),
             _ => Err(ConstraintError::NoWorker),

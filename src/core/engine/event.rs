@@ -10,6 +10,7 @@ use lab_base::ggml;
 use lab_sampling::{SampleError, TokenLogprob};
 
 use super::diffusion_options::FixedToken;
+use super::draft::DraftCounts;
 use super::lab_result::LabResult;
 
 /// A token of the prompt, or a token of the completion whose bytes are in the released text.
@@ -75,10 +76,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Tokens of the completion that are reasoning, as counted by the reader of the text.
     pub reasoning_tokens: usize,
-    /// Draft tokens that were read.
-    pub drafted_tokens: usize,
-    /// Draft tokens that were accepted.
-    pub accepted_tokens: usize,
+    /// Draft tokens that were read and accepted.
+    pub drafts: DraftCounts,
     /// Denoising steps (text diffusion).
     pub passes: usize,
     /// Positions that these steps computed. Positions that several completions share count for one of them.
@@ -109,8 +108,7 @@ impl AddAssign for Usage {
         self.audio_tokens += other.audio_tokens;
         self.completion_tokens += other.completion_tokens;
         self.reasoning_tokens += other.reasoning_tokens;
-        self.drafted_tokens += other.drafted_tokens;
-        self.accepted_tokens += other.accepted_tokens;
+        self.drafts += other.drafts;
         self.passes += other.passes;
         self.positions += other.positions;
         self.prefill = self.prefill.max(other.prefill);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::diffusion_options::DiffusionOptions;
+use super::draft::DraftOptions;
 
 /// Limits of an engine, and the defaults of its requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,8 +16,8 @@ pub struct Limits {
     pub n_queue: usize,
     /// Maximum number of prefill tokens per step while other requests decode.
     pub n_prefill: usize,
-    /// Maximum number of draft tokens per step for a request that sets none; 0 = no speculative decoding.
-    pub n_drafted: usize,
+    /// What drafts tokens (speculative decoding).
+    pub drafts: DraftOptions,
     /// Options of text diffusion where a request sets none.
     pub diffusion: DiffusionOptions,
     /// Maximum size of the captured values of one request, in bytes.

@@ -17,7 +17,6 @@ mod contrastive;
 mod diffusion;
 mod diffusion_options;
 mod draft;
-mod draft_control;
 mod engine_loop;
 mod event;
 mod event_sender;
@@ -48,6 +47,7 @@ pub use adapters::{Adapters, EngineAdapter};
 pub use capabilities::{Unsupported, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use client::Client;
 pub use diffusion_options::{DiffusionOptions, FixedToken};
+pub use draft::{DraftCounts, DraftLimits, DraftOptions, DraftTotals, DrafterKind, N_DRAFTERS};
 pub use event::{
     AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
 };

@@ -7,6 +7,7 @@ use lab_base::grammar::CompiledConstraint;
 use lab_sampling::{Params, TokenRules};
 
 use super::diffusion_options::DiffusionOptions;
+use super::draft::DraftLimits;
 use super::lab::LabPlan;
 use super::thinking::Thinking;
 use crate::models::media::PromptMedia;
@@ -38,9 +39,8 @@ pub struct Request {
     /// Length of the list of most probable tokens at each prompt position; none: no log-probabilities of the
     /// prompt.
     pub prompt_logprobs: Option<usize>,
-    /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off); none: the engine's
-    /// setting. The completion does not depend on it.
-    pub n_drafted: Option<usize>,
+    /// Limits of its draft tokens (speculative decoding). The completion does not depend on them.
+    pub drafts: DraftLimits,
     /// Whether the prompt may be read from the prefix cache. The completion does not depend on it.
     pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
@@ -84,7 +84,7 @@ impl Request {
             post_sampling: false,
             progress: false,
             prompt_logprobs: None,
-            n_drafted: None,
+            drafts: DraftLimits::default(),
             constraint: None,
             rules: None,
             adapters: None,

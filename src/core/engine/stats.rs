@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lab_base::util::lock::lock;
 
+use super::draft::{DraftTotals, StepDraft};
 use super::event::{FinishReason, Usage};
 use super::prefix_store::StoreCounts;
 use crate::model::PassCounts;
@@ -148,6 +149,7 @@ macro_rules! counters {
             lookups: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
             store: OnceLock<Box<dyn Fn() -> StoreCounts + Send + Sync>>,
             work: Mutex<PassCounts>,
+            drafts: Mutex<DraftTotals>,
             /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
@@ -168,6 +170,7 @@ macro_rules! counters {
                     lookups: Mutex::default(),
                     store: OnceLock::new(),
                     work: Mutex::default(),
+                    drafts: Mutex::default(),
                     step: Mutex::default(),
                 }
             }
@@ -196,10 +199,6 @@ counters! {
     /// Tokens of prompts whose blocks came back from files.
     disk_tokens,
     completion_tokens,
-    /// Draft tokens that were read.
-    drafted_tokens,
-    /// Draft tokens that were accepted.
-    accepted_tokens,
 }
 
 /// Adds `n` to a counter.
@@ -224,6 +223,21 @@ impl Stats {
 
     pub(super) fn set_work(&self, work: PassCounts) {
         *lock(&self.work) = work;
+    }
+
+    /// The draft tokens of all steps.
+    pub fn drafts(&self) -> DraftTotals {
+        *lock(&self.drafts)
+    }
+
+    /// Counts the draft tokens of a sequence in a step.
+    pub(super) fn count_draft(&self, step: StepDraft) {
+        lock(&self.drafts).count(step);
+    }
+
+    /// Adds the seconds that the draft tokens of a step saved.
+    pub(super) fn drafts_saved(&self, seconds: f64) {
+        lock(&self.drafts).seconds_saved += seconds;
     }
 
     /// Counts a lookup of a prompt in a tier of the prefix cache, by the reason why not more was found.
@@ -277,8 +291,6 @@ impl Stats {
         count(&self.prompt_tokens, usage.prompt_tokens);
         count(&self.cached_tokens, usage.cached_tokens);
         count(&self.completion_tokens, usage.completion_tokens);
-        count(&self.drafted_tokens, usage.drafted_tokens);
-        count(&self.accepted_tokens, usage.accepted_tokens);
         self.request_time.add(took);
         self.prefill_time.add(usage.prefill);
         self.prompt_lengths.add_value(usage.prompt_tokens as f64);

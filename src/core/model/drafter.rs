@@ -56,8 +56,10 @@ impl DraftedSequence {
     fn keep(&mut self, position: u32, row: &[f32]) {
         let n = self.n_rows(row.len());
         match position.checked_sub(self.first) {
+            // It was read before, and is read again.
+            None => return,
             Some(at) if at as usize <= n => self.rows.truncate(at as usize * row.len()),
-            _ => {
+            Some(_) => {
                 self.rows.clear();
                 self.first = position;
             }
@@ -105,9 +107,14 @@ impl Drafter {
             n_outputs: target.options.n_seqs,
             ..target.options.clone()
         };
-        let OpenedDrafter { plan, weights, .. } = opened;
+        let OpenedDrafter {
+            plan,
+            weights,
+            tokens,
+            ..
+        } = opened;
         let model = Model::load(plan, &weights, options, &mut |_, _| {})?;
-        Self::new(model, None, target.plan.n_vocab)
+        Self::new(model, tokens, target.plan.n_vocab)
     }
 
     /// A drafter of a loaded model. `tokens` has the target's token for each of its own; none if both have the same vocabulary.
@@ -424,29 +431,33 @@ impl DraftModel for Drafter {
         let sequence = request.sequence;
         let fault = |found: &str| Error::Drafter {
             found: found.into(),
-            expected: "a sequence that was just read, of at most one pass".into(),
+            expected: "a sequence that was just read".into(),
         };
         let places = self.new_places(request);
         let (first, end) =
             places.ok_or_else(|| fault("a sequence of which no values are known"))?;
-        if (end - first) as usize > self.model.options().n_batch {
-            return Err(fault("a longer sequence"));
-        }
-        let mut batch = Batch::default();
-        let mut rows = DraftRows::of_kind(self.kind_of_values());
-        self.push_new(request, (first, end), &mut batch, &mut rows);
-        batch.outputs.fill(true);
-        self.run(&mut batch, rows)?;
-        let (width, n_rows) = (self.model.row_width(), (end - first) as usize);
-        let mut all = self.model.results().0.to_vec();
-        let n_hidden = self.model.results().1.len() / n_rows;
+        let mut all = Vec::new();
         let mut open = [self.open_draft(0, request, end)];
+        // As many rows as have their logits in the pass: what the drafter goes on with is not what the head reads.
+        let at_once = self.model.max_outputs().min(self.model.options().n_batch);
+        for from in (first..end).step_by(at_once) {
+            let mut batch = Batch::default();
+            let mut rows = DraftRows::of_kind(self.kind_of_values());
+            let part = (from, end.min(from + at_once as u32));
+            self.push_new(request, part, &mut batch, &mut rows);
+            batch.outputs.fill(true);
+            self.run(&mut batch, rows)?;
+            all.extend_from_slice(self.model.results().0);
+        }
+        let width = self.model.row_width();
         let draft = &mut open[0];
-        let last = likeliest(&all[all.len() - width..]);
-        let (token, _) = last.ok_or_else(|| fault("logits that are no numbers"))?;
+        let last = all.len().saturating_sub(width);
+        let (token, _) =
+            likeliest(&all[last..]).ok_or_else(|| fault("logits that are no numbers"))?;
         draft.draft.tokens.push(token);
         let hidden = self.model.results().1;
-        draft.next = hidden[hidden.len() - n_hidden..].to_vec();
+        let n_hidden = self.model.plan().n_embd as usize;
+        draft.next = hidden[hidden.len().saturating_sub(n_hidden)..].to_vec();
         for n in 1..draft.most {
             self.go_on(&mut open, n)?;
             all.extend_from_slice(self.model.results().0);

@@ -196,7 +196,7 @@ impl Options {
     /// Elements of a row of results.
     pub(super) fn row_width(&self, plan: &Plan) -> usize {
         let n = match self.projects(plan) {
-            true => plan.n_vocab,
+            true => plan.n_logits(),
             false => plan.n_embd,
         };
         n as usize

@@ -78,9 +78,16 @@ impl Model {
         let (next, is_copied) = self.copied(next);
         let next = self.after_source(sequence, if is_copied { next } else { 0 }) as u32;
         if let Some(drafter) = &mut self.drafter {
-            drafter.forget(sequence, next);
+            // What lies before is read again with the same values.
+            drafter.forget(sequence, from.saturating_sub(n_source));
         }
         next
+    }
+
+    /// Keeps the state of a sequence before its next pass, so that [`Self::forget`] can take that pass back, if there is room. Without
+    /// recurrent states there is no need for it.
+    pub fn hold(&mut self, sequence: SequenceId) {
+        self.block_manager.hold(sequence);
     }
 
     /// Ends a sequence whose keys, values and states are wrong: its prefix does not stay cached.

@@ -2,7 +2,7 @@
 
 use crate::arch::ArchDef;
 use crate::plan::{DeviceShare, Plan};
-use lab_base::weights::{Metadata, TensorType, Weights};
+use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
@@ -20,6 +20,8 @@ pub struct OpenedDrafter {
     pub weights: Weights,
     pub def: ArchDef,
     pub plan: Plan,
+    /// The target's token for each token that it has a logit for; none if they are the same.
+    pub tokens: Option<Vec<u32>>,
 }
 
 impl OpenedDrafter {
@@ -30,11 +32,17 @@ impl OpenedDrafter {
             source,
         })?;
         let fault = misfit(&plan, target);
+        let named = def.target.as_ref().and_then(|of| of.tokens.as_ref());
+        let tokens = match named.and_then(|name| weights.tensor(&name.value)) {
+            Some(tensor) => Some(tokens_of(&weights, tensor)?),
+            None => None,
+        };
         let opened = Self {
             name,
             weights,
             def,
             plan,
+            tokens,
         };
         match fault {
             Some(message) => Err(opened.refused(message)),
@@ -137,6 +145,7 @@ pub fn open_drafter(
                 source,
             })?;
             let name = source.name();
+            let weights = with_tables_of(model, &own, weights)?;
             let opened = OpenedDrafter::new((name, own), weights, plan)?;
             if opened.plan.target.is_none()
                 && let Some(message) = other_vocabulary(opened.weights.metadata(), model.metadata())
@@ -166,6 +175,57 @@ fn in_file(
             None
         }
     }
+}
+
+/// The weights of a drafter, with the token table and the head of its target where its own file has none.
+fn with_tables_of(target: &Weights, def: &ArchDef, own: Weights) -> Result<Weights, Error> {
+    if def.target.is_none() {
+        return Ok(own);
+    }
+    let head = def.head.iter().map(|head| &head.unit);
+    let uses = [&def.embed].into_iter().chain(head);
+    let names = uses.flat_map(|of| of.weights.iter().map(|weight| &weight.tensor));
+    let lacking = names.filter(|name| own.tensor(name).is_none());
+    let shared: Vec<_> = lacking.filter_map(|name| target.tensor(name)).collect();
+    let entries = own.tensors().iter().map(|tensor| own.entry(tensor));
+    let entries = entries.chain(shared.into_iter().map(|tensor| target.entry(tensor)));
+    let files: Vec<_> = own.files().chain(target.files()).cloned().collect();
+    let all = Weights::of(
+        own.label().to_owned(),
+        own.metadata().clone(),
+        entries.collect(),
+    );
+    Ok(all?.with_files(files))
+}
+
+/// Token ids in a tensor of whole numbers.
+fn tokens_of(weights: &Weights, tensor: &TensorInfo) -> Result<Vec<u32>, Error> {
+    let refuse = |message: &str| Error::Drafter {
+        drafter: weights.label().to_owned(),
+        message: format!("the tensor `{}` {message}", tensor.name),
+    };
+    let (n, n_rows) = (tensor.shape.iter().product::<u64>(), tensor.shape.get(1));
+    if n_rows.is_some_and(|n| *n > 1) {
+        return Err(refuse(
+            "has several rows, expected one token for each of the drafter's",
+        ));
+    }
+    let mut bytes = vec![0; n as usize * tensor.ty.block_bytes() as usize];
+    weights.rows(tensor, 0, &mut bytes)?;
+    let tokens: Option<Vec<u32>> = match tensor.ty {
+        TensorType::I64 => {
+            let all = bytes.as_chunks().0.iter();
+            all.map(|of| u32::try_from(i64::from_le_bytes(*of)).ok())
+                .collect()
+        }
+        TensorType::I32 => {
+            let all = bytes.as_chunks().0.iter();
+            all.map(|of| u32::try_from(i32::from_le_bytes(*of)).ok())
+                .collect()
+        }
+        _ => return Err(refuse("has no whole numbers, expected token ids")),
+    };
+    tokens.ok_or_else(|| refuse("has a number that is no token id"))
 }
 
 /// How the vocabulary of a drafter differs from that of its target; none if each of its tokens is the target's token of the same id.

@@ -149,6 +149,13 @@ impl Plan {
         kind.unwrap_or(Pooling::Mean)
     }
 
+    /// Number of tokens that have a logit.
+    pub fn n_logits(&self) -> u64 {
+        let unit = self.head.as_ref().and_then(|head| head.unit.as_ref());
+        let tokens = unit.and_then(|unit| unit.option_int("tokens"));
+        tokens.unwrap_or(self.n_vocab)
+    }
+
     /// Elements of a row of a medium: the embedding, and the parts that layers add.
     pub fn media_width(&self) -> u64 {
         let units = self.units().filter(|unit| unit.contract.0.is_of_media);

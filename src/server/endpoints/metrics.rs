@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use lab_base::ggml::build_info;
 use lab_core::engine::stats::{ClientCounts, EngineLoad, Histogram, Stats};
+use lab_core::engine::{DraftTotals, DrafterKind};
 use lab_core::plan::BLOCK_LEN;
 
 use crate::Pool;
@@ -25,7 +26,8 @@ use crate::served::ServedModel;
 
 /// The metrics: name, type and meaning.
 const METRICS: &[&str] = &[
-    "bench_accepted_tokens_total counter Draft tokens that were accepted.",
+    "bench_accepted_tokens_by_position_total counter Draft tokens that were accepted, by their positions in a draft, from 0; the last position stands for all from it on.",
+    "bench_accepted_tokens_total counter Draft tokens that were accepted, by drafter.",
     "bench_active_sequences gauge Sequences that are active.",
     "bench_attention_views_total counter Attention operations over runs of the KV cache, of one layer.",
     "bench_build_info gauge What the program was built from and for, as labels.",
@@ -33,7 +35,9 @@ const METRICS: &[&str] = &[
     "bench_completion_tokens_total counter Tokens of completions.",
     "bench_device_bytes_total counter Bytes of inputs that were written, and of results that were read from devices other than the processor.",
     "bench_device_waits_total counter Times that the host waited for a device other than the processor.",
-    "bench_drafted_tokens_total counter Draft tokens that were read.",
+    "bench_draft_seconds_saved gauge Seconds that draft tokens saved, by the measured times of passes; below 0 if they cost more than they brought.",
+    "bench_drafted_tokens_by_position_total counter Draft tokens that were read, by their positions in a draft, from 0; the last position stands for all from it on.",
+    "bench_drafted_tokens_total counter Draft tokens that were read, by drafter.",
     "bench_engine_deaths_total counter Times that the engine process of a model died.",
     "bench_graphs_built_total counter Graphs of passes that were built.",
     "bench_graphs_replayed_total counter Graphs that ran again with other inputs and nothing else changed.",
@@ -154,8 +158,6 @@ impl MetricsPage {
                 "bench_completion_tokens_total",
                 read(&stats.completion_tokens),
             ),
-            ("bench_drafted_tokens_total", read(&stats.drafted_tokens)),
-            ("bench_accepted_tokens_total", read(&stats.accepted_tokens)),
             ("bench_preemptions_total", read(&stats.n_preempted)),
             ("bench_queue_length", now.n_waiting as u64),
             ("bench_active_sequences", now.active.len() as u64),
@@ -183,6 +185,7 @@ impl MetricsPage {
             self.number("bench_kv_blocks_used", model, used as u64);
             self.number("bench_kv_blocks", model, all as u64);
         }
+        self.drafts(&stats.drafts(), model);
         self.prefixes(stats, model);
         self.clients(stats, model);
         for (name, histogram) in [
@@ -197,6 +200,29 @@ impl MetricsPage {
             self.histogram(name, model, histogram);
         }
         self.routed(stats, &now, &model.replacen("model=", "model_name=", 1));
+    }
+
+    /// Draft tokens, by what made them and by their positions.
+    fn drafts(&mut self, drafts: &DraftTotals, model: &str) {
+        for (at, kind) in DrafterKind::ALL.into_iter().enumerate() {
+            let labels = format!("{model},drafter=\"{}\"", kind.name());
+            self.number(
+                "bench_drafted_tokens_total",
+                &labels,
+                drafts.counts.drafted[at],
+            );
+            self.number(
+                "bench_accepted_tokens_total",
+                &labels,
+                drafts.counts.accepted[at],
+            );
+        }
+        for (at, [drafted, accepted]) in drafts.by_position.into_iter().enumerate() {
+            let labels = format!("{model},position=\"{at}\"");
+            self.number("bench_drafted_tokens_by_position_total", &labels, drafted);
+            self.number("bench_accepted_tokens_by_position_total", &labels, accepted);
+        }
+        self.number("bench_draft_seconds_saved", model, drafts.seconds_saved);
     }
 
     /// The prefix cache and what outlives it.

@@ -19,8 +19,9 @@ export class Clock {
         const isStepped = usage?.diffusion != null;
         const seconds = (now - (isStepped ? this.start : this.first)) / 1000, counted = isStepped ? n : n - 1;
         const cached = usage?.prompt_tokens_details?.cached_tokens;
+        const drafted = usage?.completion_tokens_details?.accepted_prediction_tokens;
         return [
-            n ? `${n} token${n === 1 ? '' : 's'}` : '',
+            n ? `${n} token${n === 1 ? '' : 's'}${drafted ? `, ${drafted} from drafts` : ''}` : '',
             this.first && counted > 0 && seconds > 0 ? `${(counted / seconds).toFixed(1)} tokens/s` : '',
             this.first ? `first after ${((this.first - this.start) / 1000).toFixed(2)} s` : '',
             usage ? `prompt ${usage.prompt_tokens}${cached ? `, ${cached} cached` : ''}` : '',

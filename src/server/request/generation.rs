@@ -13,6 +13,7 @@ use lab_core::engine::{DiffusionOptions, Request, StopConditions};
 
 use super::adapter_scales::{self, AdapterScale};
 use super::diffusion;
+use super::drafts::DraftFields;
 use super::fields::{BodyFields, FieldDoc, RequestPart, fields};
 use super::input::check_ids;
 use super::object_fields::ObjectFields;
@@ -71,7 +72,6 @@ fields! {
         /// Log-probabilities of the model (`raw_logprobs`) or those after all stages of sampling
         /// (`processed_logprobs`) (vLLM).
         logprobs_mode: Option<String>,
-        draft: Option<u64>,
         /// Waiting requests of a lower number start first; from 0, the default (vLLM).
         priority: Option<u64>,
         /// Whether the response has times and rates (llama-server).
@@ -84,6 +84,7 @@ fields! {
         diffusion: Option<Map<String, Value>>,
         /// Whether the stream reports every denoising step.
         diffusion_trace: Option<bool>,
+        ..drafts: DraftFields,
         ..sampling: SamplingFields,
         ..format: ConstraintFields,
         ..lab: LabField,
@@ -400,7 +401,7 @@ impl GenerationParams {
             post_sampling: self.are_logprobs_processed()?,
             progress: common.return_progress == Some(true) && self.is_streamed(),
             prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
-            n_drafted: common.draft.map(count),
+            drafts: common.drafts.0,
             constraint: constraint.cloned(),
             rules: None,
             thinking: None,

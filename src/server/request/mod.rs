@@ -2,6 +2,7 @@
 
 pub(crate) mod adapter_scales;
 pub(crate) mod diffusion;
+mod drafts;
 pub(crate) mod fields;
 pub(crate) mod generation;
 pub(crate) mod input;

@@ -83,8 +83,7 @@ const UNSUPPORTED: &[(Effect, &str)] = &[
     // llama-server.
     (
         Effect::Nothing(Type::Number),
-        "n_keep n_discard n_cache_reuse dynatemp_exponent speculative.n_max speculative.n_min \
-         speculative.p_min adaptive_decay t_max_prompt_ms",
+        "n_keep n_discard n_cache_reuse dynatemp_exponent adaptive_decay t_max_prompt_ms",
     ),
     (Effect::Nothing(Type::Flag), "backend_sampling"),
     (Effect::Nothing(Type::Any), "response_fields"),

@@ -440,9 +440,16 @@ pub(crate) fn timings_json(usage: &Usage) -> Value {
         out[format!("{name}_per_token_ms")] = (ms / n.max(1) as f64).into();
         out[format!("{name}_per_second")] = (n as f64 / time.as_secs_f64().max(1e-6)).into();
     }
-    if usage.drafted_tokens > 0 {
-        out["draft_n"] = usage.drafted_tokens.into();
-        out["draft_n_accepted"] = usage.accepted_tokens.into();
+    let (drafted, accepted) = usage.drafts.totals();
+    if drafted > 0 {
+        out["draft_n"] = drafted.into();
+        out["draft_n_accepted"] = accepted.into();
+        let by_drafter = usage.drafts.by_drafter();
+        let by_drafter = by_drafter.map(|(name, drafted, accepted)| {
+            let counts = json!({ "draft_n": drafted, "draft_n_accepted": accepted });
+            (name.to_owned(), counts)
+        });
+        out["drafters"] = Value::Object(by_drafter.collect());
     }
     out
 }
@@ -476,6 +483,7 @@ pub(crate) fn cache_json(usage: &Usage) -> Value {
 
 /// The usage of a request in OpenAI's shape.
 pub(crate) fn usage_json(usage: &Usage) -> Value {
+    let (drafted, accepted) = usage.drafts.totals();
     let mut out = json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -483,8 +491,8 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
         "prompt_tokens_details": input_details(usage),
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
-            "accepted_prediction_tokens": usage.accepted_tokens,
-            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
         },
     });
     if usage.passes > 0 {

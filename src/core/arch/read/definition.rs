@@ -210,11 +210,13 @@ impl<'a> DefinitionReader<'a> {
         let normed = inner.take("normed", ValueForm::Condition);
         let normed = normed.and_then(|item| self.setting(item));
         let width = self.optional_number(&mut inner, "width");
+        let tokens = self.optional_text(&mut inner, "tokens");
         self.finish(inner);
         Some(TargetUse {
             after,
             normed,
             width,
+            tokens,
             span: item.span(),
         })
     }

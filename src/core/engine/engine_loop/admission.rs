@@ -13,6 +13,7 @@ use super::super::client::QueuePermit;
 use super::super::compute::{BLOCK, Compute};
 use super::super::contrastive::ContrastiveStrategy;
 use super::super::diffusion::DiffusionStrategy;
+use super::super::draft::{Drafter, DrafterKind};
 use super::super::event::Failure;
 use super::super::pooling::PoolingStrategy;
 use super::super::recorder::Recorder;
@@ -48,11 +49,13 @@ impl<C: Compute> EngineLoop<C> {
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
                 // A wrong draft token must be rolled back.
-                let n_drafted =
-                    match self.model.has_states() || self.model.n_free_blocks().is_none() {
-                        true => 0,
-                        false => request.n_drafted.unwrap_or(self.limits.n_drafted),
-                    };
+                let rolls_back = self.model.n_free_blocks().is_some();
+                let mut drafts = self.limits.drafts;
+                // What others wrote, and what edits made of it, is no draft of what comes next.
+                drafts.drafters[DrafterKind::Shared as usize] &=
+                    request.cache_prompt && lab.is_none();
+                let drafter = Drafter::new(drafts, request.drafts, self.tokenizer.vocab_len())
+                    .filter(|_| rolls_back);
                 let constraint = request.constraint.as_ref();
                 let constrained = constraint.map(|compiled| self.worker.start(compiled));
                 let thinking = request.thinking.as_ref().map(ThinkingBudget::new);
@@ -60,7 +63,7 @@ impl<C: Compute> EngineLoop<C> {
                     sampler,
                     &tokens,
                     limit,
-                    n_drafted,
+                    drafter,
                     constrained,
                     thinking,
                 );

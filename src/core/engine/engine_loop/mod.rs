@@ -17,8 +17,7 @@ use lab_base::tokenizer::Tokenizer;
 use super::client::Turns;
 use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
-use super::draft::Drafter;
-use super::draft_control::DraftControl;
+use super::draft::{DraftControl, N_DRAFTED, SharedDrafts};
 use super::event::{Event, Failure, FinishReason};
 use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
@@ -29,15 +28,13 @@ use super::submission::Order;
 
 mod admission;
 mod ahead;
+mod drafts;
 mod prefixes;
 mod rows;
 mod step_results;
 
 pub(super) use prefixes::Prefixes;
 use rows::{StepSink, deliver};
-
-/// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
-const N_DRAFTED: usize = 32;
 
 /// Sequences that a completion may take: with classifier-free guidance, text diffusion reads two.
 const N_PARTS: SequenceId = 2;
@@ -84,6 +81,11 @@ pub(super) struct EngineLoop<C> {
     buffer: Vec<f32>,
     worker: ConstraintWorker,
     drafts: DraftControl,
+    shared_drafts: SharedDrafts,
+    /// Whether the model's drafter failed. It is not asked again.
+    drafter_failed: bool,
+    /// Draft tokens that were accepted in the current step.
+    n_accepted: usize,
     n_steps: usize,
     /// Whose requests start next.
     turns: Turns,
@@ -113,6 +115,10 @@ impl<C: Compute> EngineLoop<C> {
         Self {
             n_blocks: model.n_free_blocks(),
             stats: Arc::default(),
+            drafts: DraftControl::new(model.takes_time()),
+            shared_drafts: SharedDrafts::default(),
+            drafter_failed: false,
+            n_accepted: 0,
             model,
             tokenizer,
             limits,
@@ -124,7 +130,6 @@ impl<C: Compute> EngineLoop<C> {
             batch: Batch::default(),
             buffer: Vec::new(),
             worker: ConstraintWorker::default(),
-            drafts: DraftControl::default(),
             n_steps: 0,
             turns: Turns::default(),
             points: Arc::default(),
@@ -410,13 +415,17 @@ impl<C: Compute> EngineLoop<C> {
         if self.active.is_empty() {
             return;
         }
-        self.limit_drafts();
+        let rows = self.draft();
         let mut groups = self.plan();
         self.batch.clear();
         for group in &mut groups {
             let EngineRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
             strategy.read(sequence, group.n_tokens, &mut self.batch);
+            let drafter = strategy.drafter();
+            if drafter.is_some_and(|of| !of.tokens().is_empty()) {
+                self.model.hold(sequence.id);
+            }
             if let Some(recorder) = &sequence.recorder {
                 recorder.want(&mut self.batch, n_before);
             }
@@ -440,13 +449,14 @@ impl<C: Compute> EngineLoop<C> {
         let only_decodes = members.all(|sequence| !sequence.is_prefill);
         let began = Instant::now();
         let computed = self.forward(&groups, &mut faults);
-        if only_decodes && computed.is_ok() && self.model.takes_time() {
-            self.drafts.measured(self.batch.len(), began.elapsed());
-        }
+        let took = began.elapsed();
         let work = self.model.work().since(&before);
         tracing::trace!(target: "phase", ?work);
         match computed {
-            Ok(()) => self.settle(&groups, faults),
+            Ok(()) => {
+                self.settle(&groups, faults);
+                self.measured(rows, only_decodes.then_some(took));
+            }
             Err(error) => self.step_failed(&groups, error),
         }
     }
@@ -460,28 +470,6 @@ impl<C: Compute> EngineLoop<C> {
                 None => at += 1,
                 Some(ending) => self.end(at, ending),
             }
-        }
-    }
-
-    /// Keeps the draft tokens that are worth their rows. A pass that reads a prompt has none: where it computes at the limit of the
-    /// device, each row costs.
-    fn limit_drafts(&mut self) {
-        let (mut n_rows, mut n_decoding, mut reads_prompt) = (0, 0, false);
-        for request in &self.active {
-            reads_prompt |= request.sequence.is_prefill;
-            n_rows += request.sequence.pending().len();
-            n_decoding += 1;
-        }
-        let drafters = self.active.iter_mut().map(|of| of.strategy.drafter());
-        let mut drafters: Vec<Option<&mut Drafter>> = drafters.collect();
-        if drafters.iter().all(Option::is_none) {
-            return;
-        }
-        let most = if reads_prompt { 0 } else { N_DRAFTED };
-        let read: Vec<Option<&Drafter>> = drafters.iter().map(Option::as_deref).collect();
-        let chosen = self.drafts.choose(&read, (n_rows, n_decoding), most);
-        for (drafter, n) in drafters.iter_mut().zip(chosen) {
-            drafter.iter_mut().for_each(|drafter| drafter.truncate(n));
         }
     }
 
@@ -550,8 +538,10 @@ impl<C: Compute> EngineLoop<C> {
                         self.turns.charge(sequence.answer.client(), 1);
                     }
                     let outcome = strategy.commit(sequence);
-                    if let Some(drafter) = strategy.drafter() {
-                        self.drafts.learn(drafter);
+                    let drafter = strategy.drafter();
+                    if let Some(step) = drafter.and_then(|of| self.drafts.learn(of)) {
+                        self.stats.count_draft(step);
+                        self.n_accepted += step.n_accepted;
                     }
                     outcome
                 }
@@ -606,7 +596,10 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
-        let request = self.active.remove(at);
+        let mut request = self.active.remove(at);
+        if result.is_ok() {
+            self.share_drafts(&mut request);
+        }
         let sequence = request.sequence;
         let result = result.map_err(|failure| match failure.of_changed(sequence.is_changed) {
             Failure::NotFinite {

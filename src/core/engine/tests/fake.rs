@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::engine::compute::{BLOCK, Compute, LabCompute, PrefixBytes, SequenceCache};
 use crate::model::{
-    self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, EncodedMedia, Lab,
-    PassRow, PassSink, SequenceId,
+    self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Draft,
+    DraftRequest, EncodedMedia, Lab, PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -64,11 +64,28 @@ fn top_of(row: &[f32]) -> PassRow<'_> {
     }
 }
 
+/// A drafter that knows what follows, and is wrong where this says so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FakeDrafter {
+    /// The most tokens that it makes.
+    pub(super) most: usize,
+    /// One of so many tokens is wrong; 0: none is.
+    pub(super) wrong: usize,
+    /// The call that fails, from 1, and whether it panics; 0: none.
+    pub(super) fails: (usize, bool),
+}
+
 #[derive(Default)]
 pub(super) struct Fake {
+    pub(super) drafter: Option<FakeDrafter>,
+    /// Calls of the drafter, and sequences that were asked for.
+    pub(super) n_drafts: (usize, usize),
     pub(super) n_batch: usize,
     pub(super) n_blocks: usize,
     pub(super) has_states: bool,
+    /// Sequences whose next pass can be taken back, and the lengths to which the last passes can.
+    pub(super) holds: HashSet<SequenceId>,
+    pub(super) held: HashMap<SequenceId, usize>,
     pub(super) texts: HashMap<SequenceId, Vec<u32>>,
     pub(super) known: HashSet<Vec<u32>>,
     pub(super) logits: Vec<f32>,
@@ -130,6 +147,13 @@ impl Compute for Fake {
         }
         (self.predicted, self.is_other) = (sink.launched(), false);
         self.logits.clear();
+        for (id, _) in &batch.positions {
+            self.held.remove(id);
+        }
+        for id in self.holds.drain() {
+            let len = self.texts.get(&id).map_or(0, Vec::len);
+            self.held.insert(id, len);
+        }
         for ((token, (id, position)), wanted) in batch
             .tokens
             .iter()
@@ -166,6 +190,42 @@ impl Compute for Fake {
             }
         }
         Ok(())
+    }
+
+    fn drafter(&self) -> Option<usize> {
+        self.drafter.map(|drafter| drafter.most)
+    }
+
+    fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {
+        let drafter = self.drafter.expect("it is asked only if it is there");
+        self.n_drafts.0 += 1;
+        self.n_drafts.1 += wanted.len();
+        match drafter.fails {
+            (n, true) if n == self.n_drafts.0 => panic!("a drafter panics"),
+            (n, false) if n == self.n_drafts.0 => return Err(Self::fault("sick drafter")),
+            _ => {}
+        }
+        let drafts = wanted.iter().map(|of| {
+            assert!((1..=drafter.most).contains(&of.most), "{of:?}");
+            let (_, read) = of.tokens.split_last().expect("a token");
+            assert_eq!(self.texts[&of.sequence], read, "all but the last are read");
+            let mut text = of.tokens.to_vec();
+            while text.len() < of.tokens.len() + of.most {
+                text.push(next_token(&text));
+            }
+            let mut tokens = text.split_off(of.tokens.len());
+            for (at, token) in tokens.iter_mut().enumerate() {
+                if drafter.wrong > 0 && (of.tokens.len() + at).is_multiple_of(drafter.wrong) {
+                    *token = FIRST + (*token - FIRST + 1) % N_TOKENS;
+                }
+            }
+            let probabilities = vec![0.9; tokens.len()];
+            Draft {
+                tokens,
+                probabilities,
+            }
+        });
+        Ok(drafts.collect())
     }
 
     fn park_threads(&self) {}
@@ -210,10 +270,18 @@ impl SequenceCache for Fake {
     }
 
     fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
-        assert!(!self.has_states, "a state is not rolled back");
+        let end = match self.has_states {
+            true => self.held.remove(&id).expect("the state before is kept"),
+            false => from as usize,
+        };
+        assert!(end <= from as usize, "what stays is not forgotten");
         self.is_other = true;
-        self.texts.entry(id).or_default().truncate(from as usize);
+        self.texts.entry(id).or_default().truncate(end);
         self.next(id)
+    }
+
+    fn hold(&mut self, id: SequenceId) {
+        self.holds.insert(id);
     }
 
     fn release(&mut self, id: SequenceId) {

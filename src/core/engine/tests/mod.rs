@@ -13,7 +13,9 @@ use super::engine_loop::EngineLoop;
 use super::event_sender::EventSender;
 use super::lab::CompiledLab;
 use super::submission::{CheckedRequest, Decoding, Order, Submitted};
-use super::{DiffusionOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage};
+use super::{
+    DiffusionOptions, DraftOptions, Event, Events, Failure, Limits, Request, StopConditions, Usage,
+};
 use crate::models;
 use crate::models::media::{PreparedMedium, PromptMedia};
 use crate::models::{Definitions, ModelSource};
@@ -44,7 +46,7 @@ pub(super) const LIMITS: Limits = Limits {
     n_parallel: 3,
     n_queue: 100,
     n_prefill: 20,
-    n_drafted: 0,
+    drafts: DraftOptions::OFF,
     diffusion: DiffusionOptions::UNSET,
     queue_time: None,
     answer_time: None,
@@ -435,10 +437,18 @@ fn time_limits_end_waiting_and_active_requests() {
     );
 }
 
+/// Drafts of at most this many tokens.
+fn of(most: usize) -> DraftOptions {
+    DraftOptions {
+        most,
+        ..DraftOptions::ON
+    }
+}
+
 #[test]
 fn draft_tokens_save_passes() {
     let limits = Limits {
-        n_drafted: 8,
+        drafts: of(8),
         ..LIMITS
     };
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), limits);
@@ -453,6 +463,110 @@ fn draft_tokens_save_passes() {
     }
     assert_eq!(answer.tokens, expected(&prompt, 100));
     assert!(n_passes < 40, "{n_passes} passes");
+}
+
+/// The answer to a prompt, the number of steps, and the model, with this drafter of the model and no other.
+fn drafted(drafter: FakeDrafter, prompt: &[u32], n: usize) -> (Answer, usize, (usize, usize)) {
+    let drafts = DraftOptions {
+        drafters: [false, false, true],
+        ..of(6)
+    };
+    let limits = Limits { drafts, ..LIMITS };
+    let model = Fake {
+        drafter: Some(drafter),
+        ..fake(64, 100)
+    };
+    let mut engine = EngineLoop::new(model, tokenizer(), limits);
+    let mut events = submit(&mut engine, request(prompt, n));
+    let (mut answer, mut n_steps) = (Answer::default(), 0);
+    while answer.end.is_none() {
+        engine.step();
+        take(&mut events, &mut answer);
+        n_steps += 1;
+    }
+    (answer, n_steps, engine.model().n_drafts)
+}
+
+#[test]
+fn drafts_of_the_model_save_passes() {
+    let prompt = prompt(30);
+    let drafter = FakeDrafter {
+        most: 4,
+        wrong: 0,
+        fails: (0, false),
+    };
+    let (answer, n_steps, _) = drafted(drafter, &prompt, 60);
+    assert_eq!(answer.tokens, expected(&prompt, 60));
+    // Five tokens of each step, but for the one that reads the prompt.
+    assert_eq!(n_steps, 13);
+    let wrong = FakeDrafter {
+        wrong: 3,
+        ..drafter
+    };
+    let (answer, n_wrong, _) = drafted(wrong, &prompt, 60);
+    assert_eq!(answer.tokens, expected(&prompt, 60));
+    assert!((13..40).contains(&n_wrong), "{n_wrong}");
+    let usage = answer.end.expect("it ended").expect("well").drafts;
+    let [.., (drafted, accepted)] = [0, 1, 2].map(|at| (usage.drafted[at], usage.accepted[at]));
+    assert_eq!(usage.totals(), (drafted, accepted));
+    assert!(accepted < drafted && accepted > 20, "{usage:?}");
+}
+
+#[test]
+fn a_drafter_of_the_model_that_fails_is_off_and_ends_no_request() {
+    for panics in [false, true] {
+        let drafter = FakeDrafter {
+            most: 4,
+            wrong: 3,
+            fails: (3, panics),
+        };
+        let prompt = prompt(30);
+        let (answer, _, n_drafts) = drafted(drafter, &prompt, 60);
+        assert_eq!(answer.tokens, expected(&prompt, 60));
+        assert_eq!(n_drafts, (3, 3));
+    }
+}
+
+#[test]
+fn recent_answers_are_drafts_for_their_client_alone() {
+    let drafts = DraftOptions {
+        drafters: [false, true, false],
+        ..of(8)
+    };
+    let limits = Limits { drafts, ..LIMITS };
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), limits);
+    let prompt = prompt(30);
+    let mut steps = |client: &str, cache_prompt: bool| {
+        let client = Client {
+            name: client.into(),
+            queue_share: None,
+        };
+        let permit = QueuePermit::take(&Arc::default(), &client, 1).expect("free");
+        let request = Request {
+            cache_prompt,
+            ..request(&prompt, 40)
+        };
+        let events = submit_as(&mut engine, request, None, &permit);
+        let (mut asked, mut n_steps) = ((events, Answer::default()), 0);
+        while asked.1.end.is_none() {
+            engine.step();
+            take(&mut asked.0, &mut asked.1);
+            n_steps += 1;
+        }
+        assert_eq!(asked.1.tokens, expected(&prompt, 40));
+        n_steps
+    };
+    let plain = steps("a", false);
+    assert!(
+        steps("a", true) >= plain - 4,
+        "what is not cached is not kept"
+    );
+    assert!(steps("b", true) >= plain - 4, "that of others is not read");
+    assert!(steps("a", true) < 12);
+    assert!(
+        steps("a", false) >= plain - 4,
+        "nor does one that is not cached read"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -513,9 +627,11 @@ proptest! {
         n_drafted in 0..8usize,
         n_blocks in 16..40usize,
         has_states: bool,
+        drafter in prop::option::of((1..6usize, 0..6usize, 0..30usize)),
     ) {
-        let limits = Limits { n_parallel, n_prefill, n_drafted, ..LIMITS };
-        let model = Fake { has_states, ..fake(n_batch, n_blocks) };
+        let limits = Limits { n_parallel, n_prefill, drafts: of(n_drafted), ..LIMITS };
+        let drafter = drafter.map(|(most, wrong, n)| FakeDrafter { most, wrong, fails: (n, false) });
+        let model = Fake { has_states, drafter, ..fake(n_batch, n_blocks) };
         let mut engine = EngineLoop::new(model, tokenizer(), limits);
         let mut open: Vec<(usize, Option<Events>, Answer)> = Vec::new();
         let mut tick = 0;

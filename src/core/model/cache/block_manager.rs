@@ -44,7 +44,11 @@ pub(super) struct CachedSequence {
     pub(super) n_known: usize,
     /// Row of its recurrent state.
     pub(super) row: Option<BlockId>,
-    /// Whether its last pass was one token.
+    /// Whether its next pass keeps the state before it.
+    pub(super) holds: bool,
+    /// The row with the state before its last pass, and the number of positions then, if that is kept.
+    pub(super) held: Option<(BlockId, usize)>,
+    /// Whether its last pass was one token, or one that may be taken back.
     was_decode: bool,
     /// Row and node of the last state committed while it decodes. Only the latest one stays cached.
     mark: Option<(BlockId, NodeId)>,
@@ -61,6 +65,8 @@ impl CachedSequence {
             node,
             n_known: 0,
             row: None,
+            holds: false,
+            held: None,
             was_decode: false,
             mark: None,
         }
@@ -497,11 +503,30 @@ impl BlockManager {
         let needs_one =
             |rows: &BlockPool, row: Option<BlockId>| row.is_none_or(|row| rows.n_users(row) > 1);
         let ids = sequences.iter().map(|(id, _)| id);
-        let needed = ids.filter(|id| needs_one(rows, row_of(id))).count();
+        let needed = ids.clone().filter(|id| needs_one(rows, row_of(id))).count();
+        if rows.available() < needed {
+            return None;
+        }
+        for id in ids {
+            let held = self.sequences.get_mut(id).and_then(|s| s.held.take());
+            held.into_iter().for_each(|(row, _)| rows.leave(row));
+        }
         let mut spare = rows.available().checked_sub(needed)?;
         for (id, n_tokens) in sequences {
             let sequence = self.sequences.get_mut(id)?;
             let old = sequence.row;
+            let holds = std::mem::take(&mut sequence.holds);
+            sequence.was_decode = *n_tokens == 1 || holds;
+            // Without a spare row the pass cannot be taken back, but it can run.
+            if let Some(row) = old.filter(|_| holds && (needs_one(rows, old) || spare > 0)) {
+                spare -= usize::from(!needs_one(rows, old));
+                let new = rows.take(&mut self.tree, part)?;
+                sequence.held = Some((row, sequence.tokens.len()));
+                sequence.row = Some(new);
+                out.read.push(row as usize);
+                out.write.push(new as usize);
+                continue;
+            }
             out.read.push(old.map_or(nothing, |row| row as usize));
             let row = match old {
                 Some(row) if !rows.is_shared(row) => row,
@@ -517,7 +542,6 @@ impl BlockManager {
                 }
             };
             sequence.row = Some(row);
-            sequence.was_decode = *n_tokens == 1;
             out.write.push(row as usize);
         }
         Some(out)
@@ -575,8 +599,10 @@ impl BlockManager {
             return;
         };
         sequence.tokens.truncate(sequence.n_known * BLOCK);
-        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row.take()) {
-            rows.leave(row);
+        let held = sequence.held.take().map(|(row, _)| row);
+        if let Some(rows) = &mut self.rows {
+            let both = sequence.row.take().into_iter().chain(held);
+            both.for_each(|row| rows.leave(row));
         }
     }
 
@@ -602,9 +628,30 @@ impl BlockManager {
                 pool.leave(*block);
             }
         }
-        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
-            rows.leave(row);
+        let held = sequence.held.map(|(row, _)| row);
+        if let Some(rows) = &mut self.rows {
+            let both = sequence.row.into_iter().chain(held);
+            both.for_each(|row| rows.leave(row));
         }
+    }
+
+    /// Keeps the state of a sequence before its next pass, so that the pass can be taken back ([`Self::forget`]), if a row is left.
+    pub(crate) fn hold(&mut self, id: SequenceId) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.holds = self.rows.is_some();
+        }
+    }
+
+    /// Takes the last pass of a sequence back, if its state before it is kept and all positions before `from` are older.
+    pub(super) fn take_back(&mut self, id: SequenceId, from: usize) -> Option<usize> {
+        let sequence = self.sequences.get_mut(&id)?;
+        let (row, len) = sequence.held.filter(|(_, len)| *len <= from)?;
+        sequence.held = None;
+        let newer = sequence.row.replace(row);
+        let rows = self.rows.as_mut()?;
+        newer.into_iter().for_each(|row| rows.leave(row));
+        self.truncate(id, len);
+        Some(len)
     }
 
     /// Ends a sequence. Its blocks stay cached while there is room.

@@ -144,6 +144,12 @@ impl BlockManager {
             self.truncate(id, from);
             return AfterCopies::new(from, Vec::new());
         }
+        if let Some(len) = self.take_back(id, from) {
+            return AfterCopies::new(len, Vec::new());
+        }
+        let Some(sequence) = self.sequences.get(&id) else {
+            return AfterCopies::new(0, Vec::new());
+        };
         let tokens = sequence.tokens[..from].to_vec();
         self.release(id);
         self.resume(id, &tokens).map(|resumed| resumed.n_cached)

@@ -134,17 +134,9 @@ pub fn synth<'p>(
     request: &SynthRequest,
     target: impl Into<OutputPath<'p>>,
 ) -> Result<Plan, Error> {
-    let (metadata, plan) = design(def, request)?;
-    let chosen = RequestedTensors {
-        with: &request.with,
-    };
-    let drafter = request.drafter.as_ref();
-    let drafter = drafter
-        .map(|of| Plan::new(of, &metadata, &chosen))
-        .transpose()?;
+    let (metadata, plan, drafter) = design_with_drafter(def, request)?;
     let is_of_model = |tensor: &&TensorPlan| plan.tensors.iter().any(|of| of.name == tensor.name);
-    let of_drafter = drafter.iter().filter(|of| !of.layers.is_empty());
-    let of_drafter = of_drafter.flat_map(|of| &of.tensors);
+    let of_drafter = drafter.iter().flat_map(|of| &of.tensors);
     let of_drafter = of_drafter.filter(|tensor| !is_of_model(tensor));
     let planned: Vec<&TensorPlan> = plan.tensors.iter().chain(of_drafter).collect();
     let tensors: Vec<NewTensor> = planned
@@ -177,6 +169,14 @@ pub fn synth<'p>(
 /// # Errors
 /// A name does not exist, or numbers do not fit each other.
 pub fn design(def: &ArchDef, request: &SynthRequest) -> Result<(Metadata, Plan), Error> {
+    design_with_drafter(def, request).map(|(metadata, plan, _)| (metadata, plan))
+}
+
+/// [`design`], and the plan of the drafter.
+fn design_with_drafter(
+    def: &ArchDef,
+    request: &SynthRequest,
+) -> Result<(Metadata, Plan, Option<Plan>), Error> {
     let params = params(def, request)?;
     let n_vocab = params.iter().find(|(name, ..)| *name == VOCAB_SIZE);
     let n_vocab = n_vocab.and_then(|(.., value)| value.as_i64()).unwrap_or(0);
@@ -199,6 +199,13 @@ pub fn design(def: &ArchDef, request: &SynthRequest) -> Result<(Metadata, Plan),
         with: &request.with,
     };
     let plan = Plan::new(def, &metadata, &chosen)?;
+    let drafter = request.drafter.as_ref();
+    let drafter = drafter.map(|of| Plan::new(of, &metadata, &chosen));
+    let drafter = drafter.transpose()?.filter(|of| !of.layers.is_empty());
+    let is_read = |key: &str| {
+        let of_drafter = drafter.iter().any(|of| of.keys.contains(key));
+        of_drafter || plan.keys.contains(key)
+    };
     check_with(def, &plan, request)?;
     check_set(def, &plan, request)?;
 
@@ -206,14 +213,14 @@ pub fn design(def: &ArchDef, request: &SynthRequest) -> Result<(Metadata, Plan),
     let mut lean = Metadata::default();
     for (key, value) in metadata.iter() {
         let param = params.iter().find(|(_, k, _)| k == key);
-        if param.is_none_or(|(name, ..)| *name == VOCAB_SIZE) || plan.keys.contains(key) {
+        if param.is_none_or(|(name, ..)| *name == VOCAB_SIZE) || is_read(key) {
             lean.insert(key, value.clone());
         }
     }
     for (key, text) in &request.meta {
         lean.insert(key.as_str(), parse(text));
     }
-    Ok((lean, plan))
+    Ok((lean, plan, drafter))
 }
 
 /// Name, metadata key and value of each parameter that a key gives.

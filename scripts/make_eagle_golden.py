@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Makes tests/drafters/eagle3.npy: what an EAGLE-3 head computes, by its published formula in float64.
+
+Needs: Python 3.11, `pip install numpy gguf`
+
+Two random models are made by `bench synth`: a target with four layers, and a head that reads its hidden
+states after layers 1, 2 and 4 (Li et al. 2025, "EAGLE-3", section 3). Stored are the logits float32
+[n, n_vocab] after each token but the first, then after each token of a draft of four but the last, and in
+eagle3.json how the files are made, their SHA-256 and the tokens. With --check nothing is written, and a
+difference fails.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "drafters"
+TOKENS = [3, 17, 5, 99, 64, 2, 41, 8, 77, 23, 50, 11]
+DRAFTED = 4
+LAYERS = [1, 2, 4]
+TARGET = ["llama", "--seed", "5", "--set", "block_count=4"]
+HEAD = ["eagle3", "--seed", "6", "--set", "block_count=1", "--set", "target_layers=1,2,4", "--with", "output"]
+
+
+class Model:
+    """The weights and sizes of a file."""
+
+    def __init__(self, path):
+        reader = gguf.GGUFReader(path)
+        self.weights = {t.name: np.array(t.data, np.float64) for t in reader.tensors}
+        value = {name: field.contents() for name, field in reader.fields.items()}
+        arch = value["general.architecture"]
+        self.n_head = value[f"{arch}.attention.head_count"]
+        self.n_head_kv = value[f"{arch}.attention.head_count_kv"]
+        self.eps = value[f"{arch}.attention.layer_norm_rms_epsilon"]
+        self.base = value.get(f"{arch}.rope.freq_base", 10000.0)
+
+    def norm(self, name, x):
+        return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + self.eps) * self.weights[f"{name}.weight"]
+
+    def times(self, name, x):
+        return x @ self.weights[f"{name}.weight"].T
+
+    def rotate(self, x, positions):
+        """Rotates neighbouring elements of each head `[n, heads, d]`."""
+        d = x.shape[-1]
+        angles = positions[:, None] * self.base ** (-np.arange(0, d, 2) / d)
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        a, b = x[..., 0::2], x[..., 1::2]
+        out = np.empty_like(x)
+        out[..., 0::2], out[..., 1::2] = a * cos - b * sin, a * sin + b * cos
+        return out
+
+    def attention(self, prefix, x, store):
+        """Attention of new rows `[n, width]`, whose keys and values are added to `store`."""
+        n, first = len(x), len(store[0]) if store[0] is not None else 0
+        positions = np.arange(first, first + n)
+        q = self.times(f"{prefix}.attn_q", x).reshape(n, self.n_head, -1)
+        k = self.times(f"{prefix}.attn_k", x).reshape(n, self.n_head_kv, -1)
+        v = self.times(f"{prefix}.attn_v", x).reshape(n, self.n_head_kv, -1)
+        q, k = self.rotate(q, positions), self.rotate(k, positions)
+        keys = k if store[0] is None else np.concatenate([store[0], k])
+        values = v if store[1] is None else np.concatenate([store[1], v])
+        store[:] = [keys, values]
+        group = self.n_head // self.n_head_kv
+        keys, values = np.repeat(keys, group, 1), np.repeat(values, group, 1)
+        scores = np.einsum("qhd,khd->hqk", q, keys) / np.sqrt(q.shape[-1])
+        seen = np.arange(len(keys))[None] <= positions[:, None]
+        scores = np.where(seen[None], scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        out = np.einsum("hqk,khd->qhd", scores, values).reshape(n, -1)
+        return self.times(f"{prefix}.attn_output", out)
+
+    def mlp(self, prefix, x):
+        gate = self.times(f"{prefix}.ffn_gate", x)
+        return self.times(f"{prefix}.ffn_down", gate / (1 + np.exp(-gate)) * self.times(f"{prefix}.ffn_up", x))
+
+
+def hidden_states(target, tokens):
+    """The hidden states after each number of layers, `[n_layers + 1, n, n_embd]`."""
+    x = target.weights["token_embd.weight"][tokens]
+    states, layer = [x], 0
+    while f"blk.{layer}.attn_q.weight" in target.weights:
+        prefix = f"blk.{layer}"
+        x = x + target.attention(prefix, target.norm(f"{prefix}.attn_norm", x), [None, None])
+        x = x + target.mlp(prefix, target.norm(f"{prefix}.ffn_norm", x))
+        states.append(x)
+        layer += 1
+    return states
+
+
+def head_pass(head, table, tokens, g, store):
+    """Logits of new rows, and the hidden states that stand for the target's next ones."""
+    prefix = "blk.0"
+    embedded = head.norm(f"{prefix}.attn_norm", table[tokens])
+    pair = np.concatenate([embedded, head.norm(f"{prefix}.attn_norm_2", g)], -1)
+    x = g + head.attention(prefix, pair, store)
+    x = x + head.mlp(prefix, head.norm(f"{prefix}.ffn_norm", x))
+    return head.times("output", head.norm("output_norm", x)), x
+
+
+def golden(target, head):
+    states = hidden_states(target, TOKENS)
+    features = np.concatenate([states[n] for n in LAYERS], -1)
+    table = head.weights.get("token_embd.weight", target.weights["token_embd.weight"])
+    store = [None, None]
+    # A row goes with the token after it.
+    logits, x = head_pass(head, table, TOKENS[1:], head.times("fc", features[:-1]), store)
+    rows = [logits]
+    for _ in range(DRAFTED - 1):
+        logits, x = head_pass(head, table, [int(rows[-1][-1].argmax())], x[-1:], store)
+        rows.append(logits)
+    return np.concatenate(rows).astype(np.float32)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bench", default="target/release/bench")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    entry = {"tokens": TOKENS, "drafted": DRAFTED}
+    with tempfile.TemporaryDirectory() as folder:
+        models = {}
+        for name, how in [("target", TARGET), ("drafter", HEAD)]:
+            path = Path(folder) / f"{name}.gguf"
+            subprocess.run([args.bench, "synth", *how, "-o", path], check=True, stdout=subprocess.DEVNULL)
+            entry[name] = {"synth": how, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            models[name] = Model(path)
+        logits = golden(models["target"], models["drafter"])
+    if args.check:
+        stored = np.load(FOLDER / "eagle3.npy")
+        known = json.loads((FOLDER / "eagle3.json").read_text())
+        if known != entry or not np.allclose(stored, logits, rtol=1e-5, atol=1e-6):
+            sys.exit("the stored golden differs")
+        return
+    np.save(FOLDER / "eagle3.npy", logits)
+    (FOLDER / "eagle3.json").write_text(json.dumps(entry, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
