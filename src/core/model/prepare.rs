@@ -125,7 +125,7 @@ impl Model {
             pass.inputs
                 .write_tokens(executor, &part.batch, &this.adapters, of_sequences)?;
             this.launch(&mut RowDestination::Top(&mut *sink, true))?;
-            this.read_top()
+            tracing::trace_span!(target: "phase", "read").in_scope(|| this.read_top())
         })?;
         self.verify(batch, self.top.are_finite())?;
         self.hand_out(results.into_iter().zip(0..), sink)
