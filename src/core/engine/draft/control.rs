@@ -69,7 +69,7 @@ impl PassCosts {
 
 /// Share of the time of passes that may be spent on drafts that are not expected to pay, so that changed costs and a changed acceptance
 /// are found out.
-const TRIED: f64 = 0.01;
+const TRIED: f64 = 0.005;
 /// Passes that such a trial may take at most.
 const LONGEST_TRIAL: f64 = 4.0;
 /// Passes without drafts of as many rows before drafts are read.
