@@ -287,6 +287,7 @@ impl BlockManager {
     }
 
     /// Number of positions that are available in every pool; none if there is no pool.
+    #[cfg(test)]
     pub(crate) fn free(&self) -> Option<usize> {
         self.free_with(&[])
     }
