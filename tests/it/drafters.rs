@@ -40,6 +40,11 @@ fn load(path: &Path, options: &Options) -> Model {
     load_with(path, options, DrafterChoice::Found)
 }
 
+/// The drafter at a path.
+fn named(path: &Path) -> DrafterChoice {
+    DrafterChoice::Named(ModelSource::File(path.to_owned()))
+}
+
 /// A model with its drafter, if it has one.
 fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) -> Model {
     let is_there = drafter != DrafterChoice::None;
@@ -257,17 +262,17 @@ fn a_model_that_drafts_for_itself_is_always_right() {
     };
     let load = |choice| load_with(&path, &options, choice);
     let (expected, _) = goes_on(&mut load(DrafterChoice::None), &TOKENS, 60, 0);
-    let mut model = load(DrafterChoice::File(path.clone()));
+    let mut model = load(named(&path));
     let (found, [drafted, right]) = goes_on(&mut model, &TOKENS, 60, 4);
     assert_eq!(found, expected);
     assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
 }
 
-#[test]
-fn a_head_over_hidden_states_equals_its_formula() {
+/// Makes the target and the drafter of a golden, and compares what the drafter computes with its formula.
+fn check_formula(name: &str) {
     let folder = scratch();
     let tests = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"));
-    let entry = std::fs::read(tests.join("eagle3.json")).expect("the golden");
+    let entry = std::fs::read(tests.join(format!("{name}.json"))).expect("the golden");
     let entry: Value = serde_json::from_slice(&entry).expect("JSON");
     let with = definitions();
     let [target, drafter] = ["target", "drafter"].map(|part| {
@@ -279,7 +284,7 @@ fn a_head_over_hidden_states_equals_its_formula() {
         assert_eq!(hex(&bytes), entry[part]["sha256"], "{part}");
         path
     });
-    let expected = std::fs::read(tests.join("eagle3.npy")).expect("the golden");
+    let expected = std::fs::read(tests.join(format!("{name}.npy"))).expect("the golden");
     let expected = parse_npy(&expected);
     let tokens: Vec<u32> = serde_json::from_value(entry["tokens"].clone()).expect("tokens");
     let exact = Options {
@@ -307,7 +312,7 @@ fn a_head_over_hidden_states_equals_its_formula() {
         (Options::plain(256, 64), HALF),
     ];
     for (options, bound) in paths {
-        let mut model = load_with(&target, &options, DrafterChoice::File(drafter.clone()));
+        let mut model = load_with(&target, &options, named(&drafter));
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&tokens) {
             batch.push(*token, 0, at, false);
@@ -320,8 +325,44 @@ fn a_head_over_hidden_states_equals_its_formula() {
         };
         let found = model.draft_logits(&request).expect("it drafts");
         let error = nmse(&found, &expected.values);
-        assert!(error <= bound, "{error:e} with {options:?}");
+        assert!(error <= bound, "{name}: {error:e} with {options:?}");
     }
+    // Beside another sequence, and drafted for again and again.
+    let options = Options {
+        n_seqs: 2,
+        deterministic: true,
+        ..Options::plain(512, 64)
+    };
+    let mut model = load_with(&target, &options, named(&drafter));
+    read(&mut model, 1, 0, 7);
+    draft(&mut model, 1, 8, 3);
+    let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 60, 4);
+    assert_eq!(
+        found,
+        goes_on(
+            &mut load_with(&target, &options, named(&drafter)),
+            &TOKENS,
+            60,
+            0
+        )
+        .0
+    );
+    assert!(drafted > 100, "{name}: {drafted}");
+    let whole = |path: &Path, from: usize| {
+        let mut model = load_with(&target, &options, named(path));
+        read(&mut model, 0, 0, from);
+        if from < 11 {
+            draft(&mut model, 0, from + 1, 2);
+            read(&mut model, 0, from, 11);
+        }
+        draft(&mut model, 0, 12, 4)
+    };
+    assert_eq!(whole(&drafter, 11), whole(&drafter, 5), "{name}");
+}
+
+#[test]
+fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
+    ["eagle3", "dflash"].into_iter().for_each(check_formula);
 }
 
 /// A copy of a drafter's file whose head has these tokens alone.
@@ -383,7 +424,7 @@ fn a_drafter_may_know_some_tokens_alone() {
     let copy = folder.path().join("some.gguf");
     with_tokens(&drafter, &tokens, &copy);
     let logits = |path: &PathBuf| {
-        let mut model = load_with(&target, &options, DrafterChoice::File(path.clone()));
+        let mut model = load_with(&target, &options, named(path));
         read(&mut model, 0, 0, 11);
         let request = DraftRequest {
             sequence: 0,
@@ -399,7 +440,7 @@ fn a_drafter_may_know_some_tokens_alone() {
     let expected: Vec<f64> = expected.map(f64::from).collect();
     assert!(nmse(&some, &expected) < EXACT);
     // Drafts are the target's tokens, and the drafter goes on with these.
-    let path = DrafterChoice::File(copy);
+    let path = named(&copy);
     let mut model = load_with(&target, &options, path.clone());
     let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 40, 5);
     assert_eq!(
@@ -424,7 +465,7 @@ fn a_drafter_may_know_some_tokens_alone() {
         .map_or(at, |n| at + n);
     bytes[at..at + 8].copy_from_slice(&999i64.to_le_bytes());
     std::fs::write(&wrong, bytes).expect("a writable folder");
-    let choice = DrafterChoice::File(wrong);
+    let choice = named(&wrong);
     let opened = models::open(
         &ModelSource::File(target),
         &Definitions {

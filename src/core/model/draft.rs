@@ -2,6 +2,7 @@
 
 use super::cache::SequenceId;
 use super::error::Result;
+use super::memory_use::MemoryUse;
 
 /// A sequence whose next tokens are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,7 @@ pub struct Draft {
 
 /// What drafts for a model, which tells it of its sequences and, where it reads them, of the values of its passes.
 pub(super) trait DraftModel {
+    fn memory(&self) -> MemoryUse;
     /// The most tokens of a draft.
     fn most(&self) -> usize;
     /// Keeps the rows of the target `[width, n]` of tokens at these places, in the order of positions of each sequence.

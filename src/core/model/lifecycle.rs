@@ -363,7 +363,7 @@ impl Model {
         self.graphs.executor.workers()
     }
 
-    /// The memory that the model takes, with the weights of its towers.
+    /// The memory that the model takes, with the weights of its towers, and with its drafter.
     pub fn memory(&self) -> MemoryUse {
         let caches = [self.cache.bytes(), self.states.bytes()];
         let on_processor = [self.adapters.mapped_bytes, self.adapters.copied_bytes];
@@ -380,6 +380,10 @@ impl Model {
                 caches,
                 &self.compute_bytes,
             ),
+        };
+        let own = match &self.drafter {
+            Some(drafter) => own.with_model(&drafter.memory()),
+            None => own,
         };
         let towers = self.towers.iter().flat_map(MediaTowers::memory);
         towers.fold(own, |all, tower| all.with_tower(&tower))

@@ -62,6 +62,7 @@ pub use cache::states::STATE_PIECES;
 pub use cache::{CacheMiss, CachedPrefix, SequenceId};
 pub use direct_logit::{DirectHeads, DirectLogit, NormDivisor};
 pub use draft::{Draft, DraftRequest};
+pub use drafter::drafter_memory;
 pub(crate) use error::Result;
 pub use error::{Error, MemoryPurpose};
 pub use estimate::Estimator;

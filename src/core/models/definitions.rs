@@ -8,6 +8,7 @@ use crate::hf::Maps;
 use crate::hf::processor::{ProcessorError, Processors};
 
 use super::mmproj::MmprojChoice;
+use super::source::ModelSource;
 
 /// The definitions, maps and options with which models are opened.
 #[derive(Clone, Debug)]
@@ -64,7 +65,7 @@ pub enum DrafterChoice {
     /// Nowhere.
     None,
     /// A model or a drafter of its own.
-    File(PathBuf),
+    Named(ModelSource),
 }
 
 /// Why definitions are not available.

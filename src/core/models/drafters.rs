@@ -1,5 +1,7 @@
 //! The drafter of a model: opened beside it, from the same file or from one of its own.
 
+use std::collections::HashSet;
+
 use crate::arch::ArchDef;
 use crate::plan::{DeviceShare, Plan};
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
@@ -7,7 +9,6 @@ use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
 use super::model_files::{ModelFiles, read};
-use super::source::ModelSource;
 
 /// The tokens of a vocabulary in a file's metadata.
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -50,6 +51,26 @@ impl OpenedDrafter {
         }
     }
 
+    /// Bytes of the weights that it uses in place where its target `weights` does.
+    pub fn shared_bytes(&self, weights: &Weights, target: &Plan) -> u64 {
+        let place = |weights: &Weights, name: &str| {
+            let (bytes, offset) = weights.place(weights.tensor(name)?)?;
+            Some((bytes.as_ptr(), offset))
+        };
+        if !self.plan.devices.is_empty() || !target.devices.is_empty() {
+            return 0;
+        }
+        let used = target
+            .tensors
+            .iter()
+            .filter_map(|of| place(weights, &of.name));
+        let used: HashSet<_> = used.collect();
+        let own = self.plan.tensors.iter();
+        let shared = own
+            .filter(|of| place(&self.weights, &of.name).is_some_and(|place| used.contains(&place)));
+        shared.map(|of| of.bytes).sum()
+    }
+
     fn refused(&self, message: String) -> Error {
         Error::Drafter {
             drafter: self.weights.label().to_owned(),
@@ -57,7 +78,7 @@ impl OpenedDrafter {
         }
     }
 
-    /// Places all of it where the last layer of the target is. A drafter is placed once.
+    /// Places all of it where the last layer of the target is, or on the processor. A drafter is placed once.
     pub fn place_like(&mut self, target: &Plan) {
         let slots = target.layers.iter().flat_map(|layer| &layer.slots);
         let last = slots.flat_map(|slot| &slot.branches).last();
@@ -128,9 +149,8 @@ pub fn open_drafter(
     match &with.drafter {
         DrafterChoice::None => Ok(None),
         DrafterChoice::Found => Ok(in_file(model, (def, plan), with)),
-        DrafterChoice::File(path) => {
-            let source = ModelSource::File(path.clone());
-            let ModelFiles { weights, .. } = read(&source, with)?;
+        DrafterChoice::Named(source) => {
+            let ModelFiles { weights, .. } = read(source, with)?;
             let Some(arch) = weights.metadata().str("general.architecture") else {
                 let model = weights.label().to_owned();
                 return Err(Error::NoArch { model });
