@@ -5,7 +5,8 @@ use super::block_manager::{BlockManager, counts};
 use super::{AfterCopies, BLOCK, SequenceId};
 
 impl BlockManager {
-    /// [`Self::free`] if so many blocks of each pool were given back; none of those that are missing.
+    /// Number of positions that are available in every pool once so many blocks of each are given back, none of pools that are not
+    /// named; none if there is no pool.
     pub(crate) fn free_with(&self, n_given: &[usize]) -> Option<usize> {
         let given = n_given.iter().copied().chain(std::iter::repeat(0));
         let blocks = self.pools.iter().zip(given);
