@@ -53,6 +53,8 @@ mod inputs;
 mod inspect;
 mod kept;
 mod keys;
+#[cfg(feature = "kv-events")]
+mod kv_events;
 mod lab;
 mod lenient;
 #[cfg(unix)]

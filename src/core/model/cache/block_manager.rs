@@ -13,6 +13,7 @@ use crate::plan::KeyTokens;
 
 use super::super::media::SequenceMedia;
 use super::blocks::BlockPool;
+use super::kv_events::{BlockAdapter, KvEvent};
 use super::prefix::{NodeId, PrefixTree, ROOT};
 use super::{AfterCopies, BLOCK, BlockId, NOBODY, PoolBlock, SequenceId, SlotCopy};
 
@@ -214,6 +215,35 @@ impl BlockManager {
         if let Some(old) = self.roots.insert(id, root) {
             self.tree.unpin(old);
         }
+    }
+
+    /// Notes from now on which blocks become cached and which are not any more. To be called while nothing is cached. A block
+    /// is cached while it has what every later token attends to; if there is no such group, what the first group has, or the
+    /// state.
+    pub(crate) fn log_events(&mut self) {
+        let is_whole = |group: &KvGroup| {
+            group.keys == KeyTokens::Tokens && group.rule.first_visible(u32::MAX - 1) == 0
+        };
+        let groups = self.groups.iter().enumerate();
+        let parts = groups.filter(|(_, group)| is_whole(group));
+        let parts: Vec<usize> = parts.map(|(part, _)| part).collect();
+        let parts = if parts.is_empty() { vec![0] } else { parts };
+        self.tree.log_events(parts);
+    }
+
+    pub(crate) fn logs_events(&self) -> bool {
+        self.tree.logs_events()
+    }
+
+    /// Announces the blocks of texts with this prefix key, which are computed with these adapters and nothing else.
+    pub(crate) fn announce(&mut self, key: &[u32], adapter: Option<BlockAdapter>) {
+        let root = self.tree.root_of(key);
+        self.tree.announce(root, adapter);
+    }
+
+    /// The changes since this was called before.
+    pub(crate) fn take_events(&mut self) -> Vec<KvEvent> {
+        self.tree.take_events()
     }
 
     /// The node where a sequence starts.

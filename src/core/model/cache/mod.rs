@@ -18,6 +18,7 @@ mod ahead;
 mod block_manager;
 mod blocks;
 mod empty_runs;
+mod kv_events;
 mod mask;
 mod prefix;
 mod prefix_parts;
@@ -33,6 +34,7 @@ mod views;
 pub(super) use block_manager::{
     Allocation, BlockManager, BlockTables, KvGroup, PassStateRows, Shortage,
 };
+pub use kv_events::{BlockAdapter, KvEvent};
 pub(super) use mask::mask_of_tokens;
 pub(super) use prefix_parts::PartPlace;
 pub(super) use resume::usable_blocks;
