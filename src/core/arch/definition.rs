@@ -115,6 +115,8 @@ pub struct TargetUse {
     pub mask: Option<Setting>,
     /// Name of the tensor with the token of the target for each token that the drafter has a logit for, if the file has it.
     pub tokens: Option<Spanned<String>>,
+    /// Whether that tensor has the distances of these tokens from their own numbers.
+    pub distances: Option<Setting>,
     /// The place in the text, for messages.
     pub span: Span,
 }

@@ -428,6 +428,10 @@ pub fn drafter_memory(
 }
 
 impl DraftModel for Drafter {
+    fn n_logits(&self) -> usize {
+        self.model.row_width()
+    }
+
     fn memory(&self) -> MemoryUse {
         self.model.memory()
     }
@@ -561,19 +565,19 @@ impl Model {
         self.drafter.as_ref().map(|drafter| drafter.most())
     }
 
-    /// The logits `[n_vocab, n]` that its drafter computes: after each token of a sequence that this model has read since it began or was
+    /// The logits `[n_logits, n]` that its drafter computes, and `n_logits`: after each token of a sequence that this model has read since it began or was
     /// last drafted for, then after each token of the draft but the last.
     ///
     /// # Errors
     /// There is no drafter, no such token, more of them than a pass holds, or a computation fails.
-    pub fn draft_logits(&mut self, wanted: &DraftRequest<'_>) -> Result<Vec<f32>> {
+    pub fn draft_logits(&mut self, wanted: &DraftRequest<'_>) -> Result<(Vec<f32>, usize)> {
         let Some(drafter) = &mut self.drafter else {
             return Err(Error::Drafter {
                 found: "none".into(),
                 expected: "a drafter".into(),
             });
         };
-        drafter.logits(wanted)
+        Ok((drafter.logits(wanted)?, drafter.n_logits()))
     }
 
     /// Drafts for sequences, together: the tokens that its drafter holds for the likeliest.

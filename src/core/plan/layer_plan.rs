@@ -110,6 +110,8 @@ pub struct TargetPlan {
     pub width: u64,
     /// Number of layers that read these rows alone; they are the first ones of the plan.
     pub n_layers: usize,
+    /// Whether the tensor of tokens has their distances from their own numbers.
+    pub has_distances: bool,
     /// The blocks that it drafts; none if it goes on token by token.
     pub block: Option<DraftBlock>,
 }
