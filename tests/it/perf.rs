@@ -89,7 +89,9 @@ fn measurements_of_the_shipped_model_are_consistent() {
         });
         assert_eq!(through_engine.collect::<Vec<_>>(), cases);
         let drafts = run["drafts"].as_array().expect("drafts");
-        let texts = drafts.iter().map(|row| row["text"].as_str().expect("a name"));
+        let texts = drafts
+            .iter()
+            .map(|row| row["text"].as_str().expect("a name"));
         let expected = ["random", "greedy", "repeated"];
         assert!(texts.eq(expected.into_iter().cycle().take(3 * cases.len())));
         for row in drafts {
