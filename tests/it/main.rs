@@ -86,6 +86,7 @@ mod perf;
 mod pictures;
 mod placement;
 mod porting;
+mod prepared_passes;
 #[cfg(target_os = "linux")]
 mod process;
 mod program;

@@ -271,6 +271,8 @@ impl<'a> Checker<'a> {
         for (setting, kind, what) in [
             (&target.normed, "boolean", "normed"),
             (&target.width, "number", "width"),
+            (&target.distances, "boolean", "distances"),
+            (&target.from_first, "boolean", "from_first"),
             (&target.block, "number", "block"),
             (&target.mask, "number", "mask"),
         ] {

@@ -73,8 +73,10 @@ impl ArchDef {
             writeln!(out, "after = [{}]", after.collect::<Vec<_>>().join(", "))?;
             setting(out, "normed", target.normed.as_ref())?;
             setting(out, "width", target.width.as_ref())?;
+            setting(out, "distances", target.distances.as_ref())?;
             setting(out, "block", target.block.as_ref())?;
             setting(out, "mask", target.mask.as_ref())?;
+            setting(out, "from_first", target.from_first.as_ref())?;
             tap(out, "tokens", target.tokens.as_ref())?;
         }
         for stack in &self.stacks {
@@ -138,8 +140,16 @@ impl ArchDef {
             .chain(head);
         let settings = self.write.iter();
         let of_target = self.target.iter();
-        let of_target = of_target
-            .flat_map(|target| [&target.normed, &target.width, &target.block, &target.mask]);
+        let of_target = of_target.flat_map(|target| {
+            [
+                &target.normed,
+                &target.width,
+                &target.block,
+                &target.mask,
+                &target.from_first,
+                &target.distances,
+            ]
+        });
         let settings = settings.chain(of_target.flatten());
         let after = self.target.iter().flat_map(|target| &target.after);
         after.for_each(|n| visit(&n.value));

@@ -40,6 +40,8 @@ mod placement;
 mod points;
 mod pool;
 mod prefix_blocks;
+mod prepare;
+mod prepared;
 mod prompt_media;
 mod sequences;
 mod source;
@@ -52,6 +54,7 @@ mod token_sources;
 mod top_rows;
 mod tower;
 mod trace;
+mod versioned;
 mod warm_up;
 
 pub use adapters::LoadedAdapter;

@@ -21,6 +21,8 @@ pub struct Definitions {
     pub towers: Library,
     /// Drafters.
     pub drafters: Library,
+    /// Maps of folders to drafters.
+    pub drafter_maps: Maps,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
     /// Maps of projector files to towers.
@@ -45,6 +47,7 @@ impl Definitions {
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
             drafters: Library::drafters(&REGISTRY, folders)?,
+            drafter_maps: Maps::drafters(folders)?,
             tower_maps: Maps::towers(folders)?,
             mmproj_maps: Maps::mmproj(folders)?,
             processors: Processors::open(folders)?,

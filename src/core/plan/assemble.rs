@@ -193,15 +193,20 @@ impl<'a> Planner<'a> {
                 ))?,
             },
         };
-        let is_normed = match &target.normed {
-            None => false,
-            Some(normed) => match self.evaluate(&normed.expr, global, &"target: normed")? {
-                Value::Bool(is_normed) => is_normed,
-                other => {
-                    self.problem(format!("target: normed: {other}, expected true or false"))?
+        let mut flag = |setting: &Option<Setting>, name: &str| match setting {
+            None => Ok(false),
+            Some(flag) => {
+                match self.evaluate(&flag.expr, global, &format_args!("target: {name}"))? {
+                    Value::Bool(flag) => Ok(flag),
+                    other => {
+                        self.problem(format!("target: {name}: {other}, expected true or false"))
+                    }
                 }
-            },
+            }
         };
+        let is_normed = flag(&target.normed, "normed")?;
+        let has_distances = flag(&target.distances, "distances")?;
+        let from_first = flag(&target.from_first, "from_first")?;
         let block = match target.block.as_ref().zip(target.mask.as_ref()) {
             None => None,
             Some((len, mask)) => {
@@ -215,6 +220,7 @@ impl<'a> Planner<'a> {
                         Some(DraftBlock {
                             len: len as u64,
                             mask: mask as u32,
+                            from_first,
                         })
                     }
                     (len, mask) => self.problem(format!(
@@ -228,6 +234,7 @@ impl<'a> Planner<'a> {
             is_normed,
             width,
             n_layers: 0,
+            has_distances,
             block,
         })
     }

@@ -110,6 +110,8 @@ pub struct TargetPlan {
     pub width: u64,
     /// Number of layers that read these rows alone; they are the first ones of the plan.
     pub n_layers: usize,
+    /// Whether the tensor of tokens has their distances from their own numbers.
+    pub has_distances: bool,
     /// The blocks that it drafts; none if it goes on token by token.
     pub block: Option<DraftBlock>,
 }
@@ -121,6 +123,8 @@ pub struct DraftBlock {
     pub len: u64,
     /// The token that stands for those that are to be drafted.
     pub mask: u32,
+    /// Whether the row of the last token of the sequence drafts too.
+    pub from_first: bool,
 }
 
 impl TargetPlan {

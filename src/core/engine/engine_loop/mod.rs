@@ -28,6 +28,7 @@ use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod ahead;
 mod drafts;
 mod prefixes;
 mod rows;
@@ -530,6 +531,7 @@ impl<C: Compute> EngineLoop<C> {
             faults,
             buffer: &mut self.buffer,
             captured_rows: &mut self.captured_rows,
+            has_room: !self.free_ids.is_empty(),
             is_delivered: false,
         };
         let computed = self.model.forward(&self.batch, &mut sink);

@@ -14,6 +14,7 @@
 //! The block manager does no I/O and calls no ggml. Storage is one tensor of keys and one of values for each layer
 //! ([`store`]), and one tensor for each part of a state ([`states`]).
 
+mod ahead;
 mod block_manager;
 mod blocks;
 mod empty_runs;

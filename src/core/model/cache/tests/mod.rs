@@ -1,10 +1,13 @@
 //! The KV block manager over whole lives of sequences, checked against a storage that records every write.
 
+mod ahead;
 mod runs;
 
 use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
+
+use ahead::Fate;
 
 use super::block_manager::OUT_OF_WINDOW;
 use super::runs::span_of;
@@ -309,6 +312,8 @@ enum Act {
     Put(u32, usize, usize, u64, bool),
     /// A text of a kind, of so many blocks, is erased.
     Erase(u32, usize),
+    /// All sequences read a token, and the pass after that is prepared.
+    Ahead(Fate),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
@@ -326,6 +331,7 @@ fn acts() -> impl Strategy<Value = Act> {
             |(kind, first, n, parts, is_written)| Act::Put(kind, first, n, parts, is_written)
         ),
         (0..3u32, 1..5usize).prop_map(|(kind, n)| Act::Erase(kind, n)),
+        ahead::fates().prop_map(Act::Ahead),
         id.prop_map(Act::Discard),
     ]
 }
@@ -381,6 +387,7 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
                     is_written,
                 );
             }
+            Act::Ahead(fate) => mirror.ahead(fate),
             Act::Erase(kind, n) => {
                 mirror.block_manager.erase(&[], &text_of(kind, n * BLOCK));
             }
