@@ -129,7 +129,6 @@ fn load(golden: &DrafterGolden, with: &Definitions, options: Options) -> Model {
 
 /// The logits of the head, the model reading the tokens in parts that end at these places.
 fn logits(golden: &DrafterGolden, model: &mut Model, ends: &[usize]) -> Vec<f32> {
-    let width = model.row_width();
     let (mut all, mut start) = (Vec::new(), 0);
     for &end in ends {
         let mut batch = Batch::default();
@@ -145,7 +144,7 @@ fn logits(golden: &DrafterGolden, model: &mut Model, ends: &[usize]) -> Vec<f32>
             most: golden.steps,
         };
         let found = model.draft_logits(&request);
-        let found = found.unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+        let (found, width) = found.unwrap_or_else(|error| panic!("{}: {error}", golden.name));
         // The tokens of a draft are of the last part alone.
         let n_drafted = (golden.steps - 1) * width;
         let n = match end == golden.tokens.len() {
