@@ -198,7 +198,7 @@ fn heads_compute_what_llama_cpp_computes_along_every_path() {
     for golden in goldens(scratch.path()) {
         for (path, options, ends) in &paths {
             assert_eq!(ends.last(), Some(&golden.tokens.len()));
-            let mut model = load(&golden, &definitions(), &options);
+            let mut model = load(&golden, &definitions(), options);
             let error = error_of(&golden, &logits(&golden, &mut model, ends));
             if error.is_nan() || error > EXACT {
                 wrong.push(format!("{}, {path}: NMSE {error:.1e}", golden.name));
