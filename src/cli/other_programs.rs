@@ -288,7 +288,7 @@ mod tests {
         }
         let other = line("bench perf -p 5");
         assert_eq!(translated(other.clone()).expect("it is known"), other);
-        for refused in ["-hff", "-mu", "-cnv", "-md"] {
+        for refused in ["-hff", "-mu", "-cnv"] {
             assert!(translated(line(&format!("bench run {refused} x"))).is_err());
         }
     }

@@ -145,9 +145,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = some_tokens)]
     prompt_batch: Option<usize>,
     /// Speculative decoding: `auto`, `off`, a maximum number of draft tokens of a sequence per step, and drafters: `lookup` (in the
-    /// sequence), `shared` (in recent answers to the same client), `model` (a drafter with weights)
-    #[arg(long, default_value = "auto", value_name = "auto|off|N|DRAFTER,...")]
-    draft: DraftOptions,
+    /// sequence), `shared` (in recent answers to the same client), `model` (a drafter with weights); default: `model`, and all
+    /// of them for requests that ask for drafts
+    #[arg(long, value_name = "auto|off|N|DRAFTER,...")]
+    draft: Option<DraftOptions>,
     /// Maximum size of the values that one request captures (`lab`), in bytes; 0 = captures are refused
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     lab_bytes: u64,
@@ -858,7 +859,7 @@ fn settings_of(
             None if args.load.has_devices()? => PROMPT_BATCH_ON_DEVICES,
             None => PROMPT_BATCH,
         },
-        drafts: args.draft,
+        drafts: args.draft.unwrap_or(DraftOptions::WEIGHTS),
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,
         answer_time: args.answer_time,

@@ -9,6 +9,7 @@ use lab_core::blocks::REGISTRY;
 use lab_core::hf::Maps;
 
 use crate::goldens::{library, towers};
+use crate::support::command::definitions;
 
 #[test]
 fn the_reference_is_up_to_date() {
@@ -103,7 +104,8 @@ fn every_option_is_used_by_some_architecture() {
         let names = of.sources().map(|(name, _)| name.to_owned());
         names.map(|name| of.get(&name).expect("sound")).collect()
     };
-    let all = [defs(&library), defs(&towers())].concat();
+    let drafters = definitions().drafters;
+    let all = [defs(&library), defs(&towers()), defs(&drafters)].concat();
     for def in &all {
         let printed = def
             .params
@@ -164,6 +166,7 @@ fn every_option_is_used_by_some_architecture() {
     }
     let mut set = users(&library);
     set.extend(users(&towers()));
+    set.extend(users(&drafters));
     let mut unused = Vec::new();
     for contract in REGISTRY.blocks.iter().copied().chain(stages) {
         // What files decide and no definition sets is no option: it follows from them (`=>`).

@@ -75,6 +75,10 @@ pub(super) struct Drafter {
 impl Drafter {
     /// A drafter of tokens below `n_vocab`; none if nothing is to be drafted.
     pub(super) fn new(options: DraftOptions, limits: DraftLimits, n_vocab: usize) -> Option<Self> {
+        let options = match limits.n_max {
+            Some(_) => options.of_asking(),
+            None => options,
+        };
         let most = limits.n_max.unwrap_or(options.most);
         if most == 0 || options.drafters == [false; N_DRAFTERS] {
             return None;

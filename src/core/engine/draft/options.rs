@@ -43,6 +43,8 @@ pub struct DraftOptions {
     pub drafters: [bool; N_DRAFTERS],
     /// Maximum number of draft tokens of a sequence per step, unless the request sets one; 0: no drafts.
     pub most: usize,
+    /// Whether the drafters were named, so that requests get no others.
+    pub are_named: bool,
 }
 
 impl DraftOptions {
@@ -50,12 +52,28 @@ impl DraftOptions {
     pub const OFF: Self = Self {
         drafters: [true; N_DRAFTERS],
         most: 0,
+        are_named: false,
     };
+
+    /// A drafter with weights, if the model has one. Requests that ask for drafts get all drafters.
+    pub const WEIGHTS: Self = Self {
+        drafters: [false, false, true],
+        ..Self::ON
+    };
+
+    /// The drafters of a request that sets a maximum number of draft tokens.
+    pub(super) fn of_asking(self) -> Self {
+        match self.drafters == Self::WEIGHTS.drafters && !self.are_named {
+            true => Self::ON,
+            false => self,
+        }
+    }
 
     /// All drafters.
     pub const ON: Self = Self {
         drafters: [true; N_DRAFTERS],
         most: 16,
+        are_named: false,
     };
 }
 
@@ -83,6 +101,7 @@ impl FromStr for DraftOptions {
         }
         if named != [false; N_DRAFTERS] {
             this.drafters = named;
+            this.are_named = true;
         }
         Ok(this)
     }
@@ -166,9 +185,19 @@ mod tests {
     #[test]
     fn drafters_and_a_number_are_read_in_any_order() {
         let read = |text: &str| text.parse::<DraftOptions>();
-        assert_eq!(read("auto"), Ok(DraftOptions::ON));
+        assert_eq!(read("auto").map(|of| of.drafters), Ok([true; N_DRAFTERS]));
+        // Requests get no drafters but those that are named.
+        let asking = |text: &str| read(text).map(|of| of.of_asking().drafters);
+        assert_eq!(asking("model"), Ok(DraftOptions::WEIGHTS.drafters));
+        assert_eq!(DraftOptions::WEIGHTS.of_asking(), DraftOptions::ON);
         assert_eq!(read("off"), Ok(DraftOptions::OFF));
-        let of = |drafters, most| Ok(DraftOptions { drafters, most });
+        let of = |drafters, most| {
+            Ok(DraftOptions {
+                drafters,
+                most,
+                are_named: drafters != [true; N_DRAFTERS],
+            })
+        };
         assert_eq!(read("0").map(|of| of.most), Ok(0));
         assert_eq!(read("6"), of([true; 3], 6));
         assert_eq!(
