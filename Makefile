@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: dist check-packages check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies metrics-check replicas bindings install
+.PHONY: dist check-packages check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,12 +20,12 @@ serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 
 # More threads than processors: some tests wait for a server, a worker or a time limit.
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))
-test: ## Run all tests, but those of PNG pictures and of spans
+test: ## Run all tests, but those of PNG pictures, spans and KV events
 	cargo test --workspace
 
 # They are off by default: PNG support takes a fifteenth of the time of a build that has it.
-test-png: ## Run the tests of PNG pictures and of spans
-	cargo test --workspace --features png,otel --test it -- _png without_a_glyph diagram_compare:: spans::
+test-png: ## Run the tests of PNG pictures, spans and KV events
+	cargo test --workspace --features png,otel,kv-events --test it -- _png without_a_glyph diagram_compare:: spans:: kv_events::
 
 check: fmt lint test test-png ## Formatting, lints and all tests: what must pass before a commit
 
@@ -33,7 +33,7 @@ fmt: ## Check the formatting
 	cargo fmt --all --check
 
 lint: ## Run the lints, and check the types of the Python package
-	cargo clippy --workspace --all-targets --features png,otel -- -D warnings
+	cargo clippy --workspace --all-targets --features png,otel,kv-events -- -D warnings
 	scripts/python_package.sh --types
 
 bench: ## Run the criterion benches
@@ -159,6 +159,12 @@ drive-proxies: ## Use the page behind nginx and Caddy (NGINX, CADDY, else the PA
 	python3 -m venv target/page-venv
 	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
 	target/page-venv/bin/python scripts/proxies.py --bench target/debug/bench --out target/proxies
+
+kv-events-check: ## Read the KV events of the server as a router does, with libzmq and msgspec
+	cargo build --release --features kv-events
+	python3 -m venv target/kv-events-venv
+	target/kv-events-venv/bin/pip install --quiet -r scripts/requirements-kv-events.txt
+	target/kv-events-venv/bin/python scripts/kv_events.py --bench target/release/bench
 
 metrics-check: ## Read the metrics and the queries of the dashboard with promtool (PROMTOOL, else the PATH)
 	cargo build --release

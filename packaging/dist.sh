@@ -2,7 +2,8 @@
 # Writes the packages of this version: archives, Debian packages, wheels, checksums.
 # Usage: packaging/dist.sh [FOLDER]     default: target/dist
 # Targets: those of the variable TARGETS, which may also name aarch64-unknown-linux-gnu (packaging/build.sh says what that needs); default
-# x86_64-unknown-linux-gnu. The first one has to run here: it writes the manual pages. The packages run with the glibc of this machine and newer ones, and with
+# x86_64-unknown-linux-gnu. The program of the first one has to run here, since it writes the manual pages: by itself, or by cargo's variable for its target,
+# such as CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu". The packages run with the glibc of this machine and newer ones, and with
 # some older: the name of the wheel and `Depends` of the Debian package say which. Debian 12 has built those of releases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -66,10 +67,12 @@ for target in $TARGETS; do
     stdcxx=$(stdcxx_package "$(newest "$program" GLIBCXX)")
 
     if [ ! -d "$work/man" ]; then
-        "$program" man-pages "$work/man"
+        runner=CARGO_TARGET_$(tr a-z- A-Z_ <<< "$target")_RUNNER
+        runner=${!runner:-}
+        $runner "$program" man-pages "$work/man"
         mkdir "$work/completions"
         for shell in bash zsh fish; do
-            "$program" completions $shell > "$work/completions/bench.$shell"
+            $runner "$program" completions $shell > "$work/completions/bench.$shell"
         done
     fi
     documents=$work/documents-$arch

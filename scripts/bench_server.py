@@ -83,6 +83,47 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def found(name, package=None):
+    """The path of another program: the one that a variable of its name in capitals names, else the one on the PATH."""
+    path = os.environ.get(name.upper()) or shutil.which(name) or shutil.which(f"/usr/sbin/{name}")
+    if not path:
+        raise Failure(f"{name} is not there; install {package or name}, or name it with {name.upper()}")
+    return path
+
+
+def wait(what, is_so, seconds=60):
+    """Waits until something is so."""
+    until = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > until:
+            raise Failure(f"{what}: not within {seconds} s")
+        time.sleep(0.05)
+
+
+def is_good(port, path):
+    """Whether a program on this port answers to a path with status 200."""
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=1)) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    return False
+
+
+@contextlib.contextmanager
+def running(words, log, port, path, **more):
+    """A program that runs within the block, which it enters when the program answers on its port. What it prints goes to a file."""
+    log, name = Path(log), Path(words[0]).name
+    with open(log, "ab") as file:
+        process = subprocess.Popen([*map(str, words)], stdout=file, stderr=file, **more)
+    try:
+        wait(name, lambda: process.poll() is not None or is_good(port, path))
+        if process.poll() is not None:
+            raise Failure(f"{name} ended with {process.returncode}: {log.read_text('utf-8', 'replace')[-500:]}")
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
 def request(method, path, body, content_type="application/json", length=None, extra=()):
     """The bytes of a request."""
     head = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]

@@ -7,21 +7,17 @@ Needs promtool (PROMTOOL, else the PATH; Debian: prometheus).
 """
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from bench_server import ROOT, Failure, Server, options, program
+from bench_server import ROOT, Failure, Server, found, options, program
 
 
 def main():
     args = options(__doc__).parse_args()
-    promtool = os.environ.get("PROMTOOL") or shutil.which("promtool")
-    if not promtool:
-        raise Failure("promtool is not there; install prometheus, or name it with PROMTOOL")
+    promtool = found("promtool", "prometheus")
     with Server(args.bench, "--log-level", "error", "serve", "--threads", "1", "--draft", "2") as server:
         server.json("/v1/completions", {"prompt": "1", "max_tokens": 4})
         server.ask("/nothing")

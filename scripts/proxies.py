@@ -12,15 +12,12 @@ import http.client
 import json
 import os
 import pathlib
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 
 from playwright.sync_api import Error
 
-from bench_server import Failure, Server, free_port, options, program
+from bench_server import Failure, Server, found, free_port, options, program, running
 from drive import chromium
 from drive_chat_page import Drive, chats, models, stops
 
@@ -57,13 +54,6 @@ http://127.0.0.1:PORT, http://chat.example:PORT {
 """
 
 
-def found(name):
-    path = os.environ.get(name.upper()) or shutil.which(name) or shutil.which(f"/usr/sbin/{name}")
-    if not path:
-        raise Failure(f"{name} is not there; install it, or name it with {name.upper()}")
-    return path
-
-
 @contextlib.contextmanager
 def proxy(name, server, folder):
     """The port of a proxy in front of a server."""
@@ -72,21 +62,8 @@ def proxy(name, server, folder):
     path = folder / f"{name}.conf"
     path.write_text(text.replace("FOLDER", str(folder)).replace("PORT", str(port)).replace("SERVER", str(server.port)))
     words = [found(name), "-p", folder, "-c", path] if name == "nginx" else [found(name), "run", "--adapter", "caddyfile", "--config", path]
-    with open(folder / f"{name}.log", "wb") as log:
-        process = subprocess.Popen([*map(str, words)], stdout=log, stderr=log, env={**os.environ, "HOME": str(folder)})
-    try:
-        until = time.monotonic() + 30
-        while True:
-            with contextlib.suppress(OSError):
-                if ask(port, "GET", "/health")[0] == 200:
-                    break
-            if process.poll() is not None or time.monotonic() > until:
-                raise Failure(f"{name} does not answer: {(folder / f'{name}.log').read_text()[-500:]}")
-            time.sleep(0.05)
+    with running(words, folder / f"{name}.log", port, "/health", env={**os.environ, "HOME": str(folder)}):
         yield port
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def ask(port, method, path, body=None, headers=(), source="127.0.0.1"):

@@ -14,14 +14,13 @@ import http.client
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
 
-from bench_server import BUILT_IN, ROOT, Failure, free_port, options, percentile, processes, program
+from bench_server import BUILT_IN, ROOT, Failure, found, free_port, is_good, options, percentile, processes, program, running, wait
 
 CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
 INSTRUCTIONS = "You are a helpful assistant. " * 12
@@ -59,18 +58,7 @@ class Replica:
 
 
 def is_ready(port):
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=1)) as connection:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    return False
-
-
-def wait(what, is_so, seconds=60):
-    until = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > until:
-            raise Failure(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
+    return is_good(port, "/readyz")
 
 
 @contextlib.contextmanager
@@ -84,21 +72,10 @@ def haproxy(replicas, folder, balance=None):
         text = "\n".join(f"    balance {balance}" if line.strip().startswith("balance ") else line for line in lines) + "\n"
     path = folder / "haproxy.cfg"
     path.write_text(text)
-    words = os.environ.get("HAPROXY") or shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
-    if not words:
-        raise Failure("haproxy is not there; install it, or name it with HAPROXY")
-    with open(folder / "haproxy.log", "ab") as log:
-        process = subprocess.Popen([words, "-db", "-f", path], stdout=log, stderr=log)
-    try:
-        wait("haproxy", lambda: process.poll() is not None or is_ready(port))
-        if process.poll() is not None:
-            raise Failure(f"haproxy: {(folder / 'haproxy.log').read_text()[-500:]}")
+    with running([found("haproxy"), "-db", "-f", path], folder / "haproxy.log", port, "/readyz"):
         # All servers were looked at.
         time.sleep(1.5)
         yield port
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 class Clients:

@@ -17,7 +17,7 @@ use lab_server::served::ServedModel;
 use lab_server::{Access, LoadReport, Pool};
 
 use super::serve::{self, Signals};
-use super::{Failure, log, output};
+use super::{Failure, kv_events, log, output};
 
 /// Maximum time to read the body of a request, which the server has read already.
 const READ_TIME: Duration = Duration::from_secs(600);
@@ -127,6 +127,7 @@ fn end_with_server(socket: PathBuf, engine: Arc<OnceLock<Handle>>) -> std::io::R
         while matches!(input.read(&mut [0; 64]), Ok(1..)) {}
         if let Some(engine) = engine.get() {
             engine.flush();
+            kv_events::end();
         }
         if let Some(folder) = socket.parent() {
             let _ = std::fs::remove_file(&socket);

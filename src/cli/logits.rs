@@ -131,7 +131,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             tokens: &tokens,
             most,
         };
-        let drafted = model.draft_logits(&request)?;
+        let (drafted, width) = model.draft_logits(&request)?;
         return finish(
             part,
             &args.output,

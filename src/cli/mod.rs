@@ -23,6 +23,7 @@ mod help;
 mod hub;
 mod input_file;
 mod inspect;
+mod kv_events;
 mod lab;
 mod launch;
 mod log;

@@ -155,7 +155,7 @@ impl OpenOptions {
                 (None, false) => MmprojChoice::Found,
             },
             drafter: match (&self.draft_model, self.no_draft_model) {
-                (Some(path), _) => DrafterChoice::File(path.clone()),
+                (Some(path), _) => DrafterChoice::Named(model_source(Some(path))?),
                 (None, true) => DrafterChoice::None,
                 (None, false) => DrafterChoice::Found,
             },

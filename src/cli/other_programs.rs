@@ -50,7 +50,8 @@ const OPTIONS: &str = "\
 --rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides: the numbers of RoPE are those of the model
 --mmproj-url -mmu: download the file, and name it with `--mmproj`
 --lora-scaled --lora-modules --enable-lora: `--lora FILE=SCALE`, and its scale in each request; `--lora-dir DIR` for adapters with names (docs/lora.md)
---ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile: there is no TLS; put a proxy before the server
+--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile: `--tls-cert FILE --tls-key FILE` serve HTTPS
+--kv-events-config: `--kv-events ENDPOINT`, with `--kv-events-replay` and `--kv-events-topic` (docs/serving.md)
 -tb --threads-batch: `--threads N` is for prefill and decode
 --reasoning-budget --thinking-budget: `thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`
 --keepalive --keep-alive: `--idle-time SECONDS`

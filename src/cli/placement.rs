@@ -10,7 +10,7 @@ use clap::Args;
 use lab_base::ggml::{Device, DeviceKind, devices, load_found, load_library, rpc};
 use lab_base::util::granted_memory;
 use lab_base::util::wording::bytes;
-use lab_core::model::{DeviceUse, Estimator, Options, PlacementSearch, TowerUse};
+use lab_core::model::{DeviceUse, Estimator, Options, PlacementSearch, TowerUse, drafter_memory};
 use lab_core::models::OpenedModel;
 use lab_core::models::towers::{OpenedMedia, OpenedTower, path_prefix};
 use lab_core::plan::{DeviceOverride, PROCESSOR, Plan};
@@ -262,18 +262,62 @@ impl PlacementOptions {
             _ => 0,
         };
         opened.plan = placing.placed(&split, margin)?;
-        if let Some(media) = &mut opened.media {
-            let used = match opened.plan.devices.is_empty() {
-                true => Vec::new(),
-                false => {
-                    let (plan, adapters) = (&opened.plan, &opened.adapters);
-                    let mut estimator = Estimator::with(plan, &opened.weights, adapters)?;
-                    estimator.memory(options)?.devices
-                }
-            };
-            self.place_towers(media, &opened.plan, used, options)?;
+        if opened.media.is_none() && opened.drafter.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let used = match opened.plan.devices.is_empty() {
+            true => Vec::new(),
+            false => {
+                let (plan, adapters) = (&opened.plan, &opened.adapters);
+                let mut estimator = Estimator::with(plan, &opened.weights, adapters)?;
+                estimator.memory(options)?.devices
+            }
+        };
+        let used = self.place_drafter(opened, used, options)?;
+        match &mut opened.media {
+            Some(media) => self.place_towers(media, &opened.plan, used, options),
+            None => Ok(()),
+        }
+    }
+
+    /// Places the drafter where the last layer of the model is, if there is room for it beside what is `used` there, and on the processor
+    /// otherwise. Returns what is used then.
+    fn place_drafter(
+        &self,
+        opened: &mut OpenedModel,
+        used: Vec<DeviceUse>,
+        options: &Options,
+    ) -> Result<Vec<DeviceUse>, Failure> {
+        let Some(drafter) = &mut opened.drafter else {
+            return Ok(used);
+        };
+        let before = drafter.plan.clone();
+        drafter.place_like(&opened.plan);
+        let model = (&opened.weights, &opened.plan);
+        let mut all = used.clone();
+        DeviceUse::merge(&mut all, &drafter_memory(drafter, model, options)?.devices);
+        let Some(name) = drafter.plan.devices.first().cloned() else {
+            return Ok(all);
+        };
+        let free = Device::named(&name)?.free_memory();
+        let there = all.iter().find(|of| of.device == name);
+        let margin = self.margin();
+        let needed = there.map_or(0, DeviceUse::taken).saturating_add(margin);
+        if free.is_some_and(|free| needed > free) {
+            tracing::warn!("{name} has no room for the drafter: the CPU computes it");
+            drafter.plan = before;
+            all = used;
+            DeviceUse::merge(&mut all, &drafter_memory(drafter, model, options)?.devices);
+        }
+        Ok(all)
+    }
+
+    /// Bytes that stay free on each device.
+    fn margin(&self) -> u64 {
+        match self.gpu_layers.unwrap_or_default() {
+            GpuLayers::Auto => self.fit_target.unwrap_or(MARGIN).saturating_mul(1 << 20),
+            _ => 0,
+        }
     }
 
     /// Places each tower on the first device that has layers of the model, if there is room for it beside what is `used` there, and on
@@ -288,10 +332,7 @@ impl PlacementOptions {
         let first = model.devices.first();
         let free = first.map(|name| Device::named(name)).transpose()?;
         let free = free.and_then(|device| device.free_memory());
-        let margin = match self.gpu_layers.unwrap_or_default() {
-            GpuLayers::Auto => self.fit_target.unwrap_or(MARGIN).saturating_mul(1 << 20),
-            _ => 0,
-        };
+        let margin = self.margin();
         for tower in &mut media.towers {
             let sample = media.processors.sample(tower.media, NonZeroU32::MIN);
             let taken = |tower: &OpenedTower| {

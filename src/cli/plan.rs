@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use lab_base::util::wording::bytes;
 use lab_core::arch::{Mode, OptionKind, ResolvedOption, Resource};
 use lab_core::hf::MAP_KEY;
-use lab_core::model::{DeviceUse, Estimator};
+use lab_core::model::{DeviceUse, Estimator, MemoryUse, drafter_memory};
 use lab_core::models::towers::OpenedTower;
 use lab_core::models::unread_keys;
 use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
@@ -41,7 +41,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let estimated = estimated.map_err(|error| error.to_string());
     let memory = estimated.and_then(|mut estimator| {
         let used = estimator.memory(&settings);
-        used.map_err(|error| error.to_string())
+        let used = used.map_err(|error| error.to_string())?;
+        let drafter = opened.drafter.iter();
+        let drafter = drafter.map(|of| drafter_memory(of, (&opened.weights, plan), &settings));
+        let drafter = drafter.collect::<Result<Vec<_>, _>>();
+        let drafter = drafter.map_err(|error| error.to_string())?;
+        Ok(drafter.iter().fold(used, MemoryUse::with_model))
     });
     let unread = unread_keys(plan, opened.weights.metadata());
     let towers = opened.media.iter().flat_map(|media| &media.towers);
@@ -58,6 +63,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             fields
         };
         fields["towers"] = towers.iter().map(of_tower).collect();
+        let drafter = opened.drafter.as_ref();
+        fields["drafter"] = drafter.map_or(Value::Null, |of| to_json(&of.plan, &[]));
         return output::json(&fields);
     }
     let mut text = PlanText::new(plan);
@@ -77,6 +84,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let map = map.map_or_else(String::new, |map| format!(", by the map {map}"));
         out += &format!("\ntower of {}{map}\n", tower.media.name());
         let mut text = PlanText::new(&tower.plan);
+        text.parts();
+        out += &text.out;
+    }
+    if let Some(drafter) = &opened.drafter {
+        out += &format!("\ndrafter {}\n", drafter.name);
+        let mut text = PlanText::new(&drafter.plan);
         text.parts();
         out += &text.out;
     }

@@ -30,14 +30,17 @@ use lab_server::{
 };
 
 use super::diffusion::DiffusionOptions;
+use super::kv_events::KvEventOptions;
 use super::options::{LoadDefaults, LoadOptions, ModelArg};
 use super::values::{byte_count, positive, seconds, some_tokens};
-use super::{Failure, engine_process, output, service_manager};
+use super::{Failure, engine_process, kv_events, output, service_manager};
 
 /// The tables of the configuration file with the options of single models: `[per_model.NAME]`.
 pub(super) const PER_MODEL: &str = "per_model";
 /// Time for an engine process to write its prefix cache when it ends.
 const CACHE_TIME: Duration = Duration::from_secs(20);
+/// Time for an engine process to say that its prefix cache is gone.
+const EVENTS_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
 /// Recurrent-state checkpoints of a model, unless an option says otherwise.
@@ -132,6 +135,8 @@ pub(super) struct Args {
     /// Folder of the files to which clients save the prefixes of slots (`POST /slots/{id}?action=save`); default: they cannot
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
+    #[command(flatten)]
+    kv_events: KvEventOptions,
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
     #[arg(long, default_value_t = CHECKPOINTS, value_name = "N")]
     checkpoints: usize,
@@ -321,6 +326,12 @@ impl ConfigLayers {
     }
 }
 
+/// The options of the models that have none of their own, and of those that have; and whether they may be for several models.
+fn options_of_models(args: &Args) -> impl Iterator<Item = (&Args, bool)> {
+    let own = args.layers.per_model.values().map(|own| (own, false));
+    own.chain([(args, args.models.is_some())])
+}
+
 /// The sockets on which clients connect.
 fn listeners(args: &Args) -> Result<Vec<Listener>, Failure> {
     #[cfg(unix)]
@@ -389,6 +400,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     lab_base::ggml::return_large_memory();
+    for (own, is_collection) in options_of_models(&args) {
+        own.kv_events.check(is_collection).map_err(Failure::msg)?;
+    }
     allow_connections();
     // The port is open before anything else is done, so that one in use is known at once.
     let listeners = listeners(&args)?;
@@ -483,6 +497,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     runtime.shutdown_background();
     // This also writes the last lines of the engine processes to the log.
     pool.end();
+    kv_events::end();
     ended
 }
 
@@ -694,9 +709,10 @@ fn start_process(
         command: engine_process::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
-        end_time: match (&args.cache_dir, args.cache_host) {
-            (None, _) => Duration::ZERO,
-            _ => CACHE_TIME,
+        end_time: match args.cache_dir {
+            None if args.kv_events.is_set() => EVENTS_TIME,
+            None => Duration::ZERO,
+            Some(_) => CACHE_TIME,
         },
         on_line: engine_process::relay(wanted.name),
     };
@@ -739,6 +755,7 @@ pub(super) fn start(
         host_bytes: args.cache_host,
         slots: args.slot_save_path.clone(),
         identity: source.stamp().map_or([0; 32], |stamp| stamp.digest()),
+        events: kv_events::start(&args.kv_events)?,
     };
     let mut served = ServedModel::start(opened, options, limits, store, progress)?;
     served.artifacts = Some(artifacts);

@@ -1,5 +1,6 @@
 //! Spans of requests by OTLP: of each line that the log has of a request, one span goes to the collector that the environment
-//! names (`OTEL_EXPORTER_OTLP_ENDPOINT` and its like, as OpenTelemetry defines them). A `traceparent` of the client is its parent.
+//! names (`OTEL_EXPORTER_OTLP_ENDPOINT` and its like, as OpenTelemetry defines them). A `traceparent` of the client is its parent. Its children
+//! are the queue, the prompt's passes and those that make the completion.
 //!
 //! Of a request that an engine process answers, that process has the line, and the span. Not here: the lines (`lab_server`).
 
@@ -111,6 +112,7 @@ impl<S: Subscriber> Layer<S> for RequestSpans {
         } else {
             &line.route
         };
+        let children = line.children(began);
         let mut attributes = line.attributes;
         attributes.push(KeyValue::new("http.route", route.clone()));
         let builder = self
@@ -136,11 +138,50 @@ impl<S: Subscriber> Layer<S> for RequestSpans {
             let at = began + Duration::try_from_secs_f64(first / 1e3).unwrap_or_default();
             span.add_event_with_timestamp("gen_ai.first_token", at, Vec::new());
         }
+        let own = Context::new().with_remote_span_context(span.span_context().clone());
+        for child in children {
+            let builder = self.tracer.span_builder(child.name);
+            let builder = builder
+                .with_kind(SpanKind::Internal)
+                .with_start_time(child.began)
+                .with_attributes(child.attributes);
+            let mut span = self.tracer.build_with_context(builder, &own);
+            span.end_with_timestamp(child.ended);
+        }
         if line.status >= 500 {
             span.set_status(Status::error(line.finish));
         }
         span.end_with_timestamp(ended);
     }
+}
+
+/// The phases of a request in their order, each with the field of its time and what vLLM calls that, and with the attributes that
+/// are about it.
+const PHASES: [(&str, &str, &str, &[&str]); 3] = [
+    ("queue", "queue_ms", "gen_ai.latency.time_in_queue", &[]),
+    (
+        "prefill",
+        "prefill_ms",
+        "gen_ai.latency.time_in_model_prefill",
+        &[INPUT_TOKENS, CACHED_TOKENS],
+    ),
+    (
+        "decode",
+        "decode_ms",
+        "gen_ai.latency.time_in_model_decode",
+        &[OUTPUT_TOKENS],
+    ),
+];
+const INPUT_TOKENS: &str = "gen_ai.usage.input_tokens";
+const CACHED_TOKENS: &str = "gen_ai.usage.cache_read.input_tokens";
+const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
+
+/// A phase of a request.
+struct Child {
+    name: &'static str,
+    began: SystemTime,
+    ended: SystemTime,
+    attributes: Vec<KeyValue>,
 }
 
 /// The fields of a line.
@@ -156,11 +197,39 @@ struct Line {
     trace_id: String,
     parent_id: String,
     is_sampled: bool,
+    /// Milliseconds before the queue, and in the phases after that.
+    prepare: Option<f64>,
+    phases: [f64; PHASES.len()],
     /// In the words of OpenTelemetry's conventions, and of vLLM's for latencies.
     attributes: Vec<KeyValue>,
 }
 
 impl Line {
+    /// The phases of a request that began then; none if it has no completion.
+    fn children(&self, began: SystemTime) -> Vec<Child> {
+        let after = |time: SystemTime, milliseconds: f64| {
+            time + Duration::try_from_secs_f64(milliseconds / 1e3).unwrap_or_default()
+        };
+        let Some(prepare) = self.prepare else {
+            return Vec::new();
+        };
+        let mut at = after(began, prepare);
+        let phases = PHASES.iter().zip(self.phases);
+        let phases = phases.map(|((name, _, _, about), milliseconds)| {
+            let began = at;
+            at = after(began, milliseconds);
+            let own = self.attributes.iter();
+            let own = own.filter(|attribute| about.contains(&attribute.key.as_str()));
+            Child {
+                name,
+                began,
+                ended: at,
+                attributes: own.cloned().collect(),
+            }
+        });
+        phases.collect()
+    }
+
     fn add(&mut self, name: &'static str, value: impl Into<Value>) {
         self.attributes.push(KeyValue::new(name, value));
     }
@@ -213,9 +282,9 @@ impl Visit for Line {
                 self.add("http.response.status_code", number);
                 self.status = value;
             }
-            "prompt_tokens" => self.add("gen_ai.usage.input_tokens", number),
-            "cached_tokens" => self.add("gen_ai.usage.cache_read.input_tokens", number),
-            "completion_tokens" => self.add("gen_ai.usage.output_tokens", number),
+            "prompt_tokens" => self.add(INPUT_TOKENS, number),
+            "cached_tokens" => self.add(CACHED_TOKENS, number),
+            "completion_tokens" => self.add(OUTPUT_TOKENS, number),
             _ => {}
         }
     }
@@ -230,7 +299,14 @@ impl Visit for Line {
                 self.add("gen_ai.latency.time_to_first_token", value / 1e3);
                 self.first_token = Some(value);
             }
-            _ => {}
+            "prepare_ms" => self.prepare = Some(value),
+            name => {
+                let mut phases = PHASES.iter().enumerate();
+                if let Some((at, phase)) = phases.find(|(_, phase)| phase.1 == name) {
+                    self.add(phase.2, value / 1e3);
+                    self.phases[at] = value;
+                }
+            }
         }
     }
 }

@@ -10,6 +10,8 @@ use super::Failure;
 const FEATURES: &[&str] = &[
     #[cfg(feature = "cuda")]
     "cuda",
+    #[cfg(feature = "kv-events")]
+    "kv-events",
     #[cfg(feature = "metal")]
     "metal",
     #[cfg(feature = "otel")]

@@ -17,6 +17,7 @@ fn main() {
         &[
             (".arch.stmap.toml", "EMBEDDED_STMAPS"),
             (".tower.stmap.toml", "EMBEDDED_TOWER_STMAPS"),
+            (".drafter.stmap.toml", "EMBEDDED_DRAFTER_STMAPS"),
             (".mmproj.stmap.toml", "EMBEDDED_MMPROJ_STMAPS"),
         ],
     );

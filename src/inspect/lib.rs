@@ -4,6 +4,7 @@ pub mod capabilities;
 pub mod compare;
 pub mod describe;
 pub mod diagram;
+pub mod drafter;
 pub mod drift;
 pub mod idle_keys;
 pub mod nearest;

@@ -340,7 +340,7 @@ fn devices_read_block_tables() {
 }
 
 /// Options that put all layers on the made-up device of a library.
-fn all_on_test0(library: &str) -> [&str; 6] {
+pub(crate) fn all_on_test0(library: &str) -> [&str; 6] {
     let [backend, device, layers] = ["--backend", "--device", "--gpu-layers"];
     [backend, library, device, "Test0", layers, "all"]
 }

@@ -7,6 +7,8 @@ use lab_base::weights::{self, TensorType, gguf};
 use lab_core::model::{Batch, Draft, DraftRequest, Model, Options};
 use lab_core::models::synth::{SynthRequest, synth};
 use lab_core::models::{self, Definitions, DrafterChoice, ModelSource};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde_json::Value;
 
 use crate::goldens::{EXACT, HALF, request};
@@ -38,6 +40,11 @@ fn with_head(folder: &Path, arch: &str) -> PathBuf {
 
 fn load(path: &Path, options: &Options) -> Model {
     load_with(path, options, DrafterChoice::Found)
+}
+
+/// The drafter at a path.
+fn named(path: &Path) -> DrafterChoice {
+    DrafterChoice::Named(ModelSource::File(path.to_owned()))
 }
 
 /// A model with its drafter, if it has one.
@@ -257,17 +264,17 @@ fn a_model_that_drafts_for_itself_is_always_right() {
     };
     let load = |choice| load_with(&path, &options, choice);
     let (expected, _) = goes_on(&mut load(DrafterChoice::None), &TOKENS, 60, 0);
-    let mut model = load(DrafterChoice::File(path.clone()));
+    let mut model = load(named(&path));
     let (found, [drafted, right]) = goes_on(&mut model, &TOKENS, 60, 4);
     assert_eq!(found, expected);
     assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
 }
 
-#[test]
-fn a_head_over_hidden_states_equals_its_formula() {
+/// Makes the target and the drafter of a golden, and compares what the drafter computes with its formula.
+fn check_formula(name: &str) {
     let folder = scratch();
     let tests = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"));
-    let entry = std::fs::read(tests.join("eagle3.json")).expect("the golden");
+    let entry = std::fs::read(tests.join(format!("{name}.json"))).expect("the golden");
     let entry: Value = serde_json::from_slice(&entry).expect("JSON");
     let with = definitions();
     let [target, drafter] = ["target", "drafter"].map(|part| {
@@ -279,7 +286,7 @@ fn a_head_over_hidden_states_equals_its_formula() {
         assert_eq!(hex(&bytes), entry[part]["sha256"], "{part}");
         path
     });
-    let expected = std::fs::read(tests.join("eagle3.npy")).expect("the golden");
+    let expected = std::fs::read(tests.join(format!("{name}.npy"))).expect("the golden");
     let expected = parse_npy(&expected);
     let tokens: Vec<u32> = serde_json::from_value(entry["tokens"].clone()).expect("tokens");
     let exact = Options {
@@ -307,7 +314,7 @@ fn a_head_over_hidden_states_equals_its_formula() {
         (Options::plain(256, 64), HALF),
     ];
     for (options, bound) in paths {
-        let mut model = load_with(&target, &options, DrafterChoice::File(drafter.clone()));
+        let mut model = load_with(&target, &options, named(&drafter));
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&tokens) {
             batch.push(*token, 0, at, false);
@@ -318,10 +325,46 @@ fn a_head_over_hidden_states_equals_its_formula() {
             tokens: &tokens,
             most: 4,
         };
-        let found = model.draft_logits(&request).expect("it drafts");
+        let (found, _) = model.draft_logits(&request).expect("it drafts");
         let error = nmse(&found, &expected.values);
-        assert!(error <= bound, "{error:e} with {options:?}");
+        assert!(error <= bound, "{name}: {error:e} with {options:?}");
     }
+    // Beside another sequence, and drafted for again and again.
+    let options = Options {
+        n_seqs: 2,
+        deterministic: true,
+        ..Options::plain(512, 64)
+    };
+    let mut model = load_with(&target, &options, named(&drafter));
+    read(&mut model, 1, 0, 7);
+    draft(&mut model, 1, 8, 3);
+    let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 60, 4);
+    assert_eq!(
+        found,
+        goes_on(
+            &mut load_with(&target, &options, named(&drafter)),
+            &TOKENS,
+            60,
+            0
+        )
+        .0
+    );
+    assert!(drafted > 100, "{name}: {drafted}");
+    let whole = |path: &Path, from: usize| {
+        let mut model = load_with(&target, &options, named(path));
+        read(&mut model, 0, 0, from);
+        if from < 11 {
+            draft(&mut model, 0, from + 1, 2);
+            read(&mut model, 0, from, 11);
+        }
+        draft(&mut model, 0, 12, 4)
+    };
+    assert_eq!(whole(&drafter, 11), whole(&drafter, 5), "{name}");
+}
+
+#[test]
+fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
+    ["eagle3", "dflash"].into_iter().for_each(check_formula);
 }
 
 /// A copy of a drafter's file whose head has these tokens alone.
@@ -383,14 +426,14 @@ fn a_drafter_may_know_some_tokens_alone() {
     let copy = folder.path().join("some.gguf");
     with_tokens(&drafter, &tokens, &copy);
     let logits = |path: &PathBuf| {
-        let mut model = load_with(&target, &options, DrafterChoice::File(path.clone()));
+        let mut model = load_with(&target, &options, named(path));
         read(&mut model, 0, 0, 11);
         let request = DraftRequest {
             sequence: 0,
             tokens: &TOKENS,
             most: 1,
         };
-        model.draft_logits(&request).expect("it drafts")
+        model.draft_logits(&request).expect("it drafts").0
     };
     let (all, some) = (logits(&drafter), logits(&copy));
     let expected = all
@@ -399,7 +442,7 @@ fn a_drafter_may_know_some_tokens_alone() {
     let expected: Vec<f64> = expected.map(f64::from).collect();
     assert!(nmse(&some, &expected) < EXACT);
     // Drafts are the target's tokens, and the drafter goes on with these.
-    let path = DrafterChoice::File(copy);
+    let path = named(&copy);
     let mut model = load_with(&target, &options, path.clone());
     let (found, [drafted, _]) = goes_on(&mut model, &TOKENS, 40, 5);
     assert_eq!(
@@ -424,7 +467,7 @@ fn a_drafter_may_know_some_tokens_alone() {
         .map_or(at, |n| at + n);
     bytes[at..at + 8].copy_from_slice(&999i64.to_le_bytes());
     std::fs::write(&wrong, bytes).expect("a writable folder");
-    let choice = DrafterChoice::File(wrong);
+    let choice = named(&wrong);
     let opened = models::open(
         &ModelSource::File(target),
         &Definitions {
@@ -438,4 +481,109 @@ fn a_drafter_may_know_some_tokens_alone() {
     let refused = model.load_drafter(opened.drafter.expect("a drafter"));
     let error = refused.expect_err("there is no such token").to_string();
     assert!(error.contains("the token 999"), "{error}");
+}
+
+/// A folder as SpecForge writes it, of the tensors of a head's file; its logits are of these tokens.
+fn folder_of_head(file: &Path, tokens: &[u32], folder: &Path) {
+    let weights = weights::open(file).expect("it is readable");
+    let data = |name: &str| {
+        let tensor = weights.tensor(name).expect("a tensor");
+        let mut bytes = vec![0; tensor.shape.iter().product::<u64>() as usize * 4];
+        weights.rows(tensor, 0, &mut bytes).expect("its rows");
+        let mut shape: Vec<usize> = tensor.shape.iter().map(|n| *n as usize).collect();
+        shape.reverse();
+        (shape, bytes)
+    };
+    let rows = |(shape, bytes): (Vec<usize>, Vec<u8>), order: &[usize]| {
+        let row = shape[1] * 4;
+        let rows = order.iter().map(|at| at * row);
+        let picked = rows.flat_map(|at| bytes[at..at + row].to_vec()).collect();
+        (vec![order.len(), shape[1]], picked)
+    };
+    // The folder rotates halves of a head, the file neighbours.
+    let halves = |n_heads: usize| {
+        let of_head = |h: usize| (0..16).map(move |i| h * 16 + i % 8 * 2 + i / 8);
+        (0..n_heads).flat_map(of_head).collect::<Vec<usize>>()
+    };
+    let mut all: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    let names = [
+        ("fc", "fc"),
+        ("token_embd", "embed_tokens"),
+        ("output_norm", "norm"),
+        ("output", "lm_head"),
+        ("blk.0.attn_norm", "midlayer.input_layernorm"),
+        ("blk.0.attn_norm_2", "midlayer.hidden_norm"),
+        ("blk.0.attn_q", "midlayer.self_attn.q_proj"),
+        ("blk.0.attn_k", "midlayer.self_attn.k_proj"),
+        ("blk.0.attn_v", "midlayer.self_attn.v_proj"),
+        ("blk.0.attn_output", "midlayer.self_attn.o_proj"),
+        ("blk.0.ffn_norm", "midlayer.post_attention_layernorm"),
+        ("blk.0.ffn_gate", "midlayer.mlp.gate_proj"),
+        ("blk.0.ffn_up", "midlayer.mlp.up_proj"),
+        ("blk.0.ffn_down", "midlayer.mlp.down_proj"),
+    ];
+    for (own, stored) in names {
+        let of = data(&format!("{own}.weight"));
+        let (shape, bytes) = match own {
+            "output" => rows(of, &tokens.iter().map(|t| *t as usize).collect::<Vec<_>>()),
+            "blk.0.attn_q" => rows(of, &halves(4)),
+            "blk.0.attn_k" => rows(of, &halves(2)),
+            _ => of,
+        };
+        all.push((format!("{stored}.weight"), Dtype::F32, shape, bytes));
+    }
+    let distances = (0i64..)
+        .zip(tokens)
+        .map(|(at, token)| i64::from(*token) - at);
+    let distances: Vec<u8> = distances.flat_map(i64::to_le_bytes).collect();
+    all.push(("d2t".into(), Dtype::I64, vec![tokens.len()], distances));
+    let views = all.iter().map(|(name, ty, shape, bytes)| {
+        let view = TensorView::new(*ty, shape.clone(), bytes).expect("a tensor");
+        (name.clone(), view)
+    });
+    let path = folder.join("model.safetensors");
+    safetensors::serialize_to_file(views, None, &path).expect("it is written");
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_act": "silu",
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 128,
+        "draft_vocab_size": tokens.len(), "max_position_embeddings": 256,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).expect("a writable folder");
+}
+
+#[test]
+fn a_head_in_a_folder_drafts_as_its_file_does() {
+    let folder = scratch();
+    let with = definitions();
+    let [target, drafter] = ["llama", "eagle3"].map(|arch| {
+        let def = with.archs.get(arch).or_else(|_| with.drafters.get(arch));
+        let n_layers = if arch == "llama" { "4" } else { "1" };
+        let request = SynthRequest {
+            set: vec![("block_count".into(), n_layers.into())],
+            with: vec!["output".into()],
+            ..SynthRequest::default()
+        };
+        let path = folder.path().join(format!("{arch}.gguf"));
+        synth(&def.expect("it is built in"), &request, &path).expect("the model can be made");
+        path
+    });
+    let tokens: Vec<u32> = (0..120).step_by(2).collect();
+    let (copy, of_head) = (folder.path().join("some.gguf"), folder.path().join("head"));
+    with_tokens(&drafter, &tokens, &copy);
+    std::fs::create_dir(&of_head).expect("a writable folder");
+    folder_of_head(&drafter, &tokens, &of_head);
+    let drafted = |path: &Path| {
+        let mut model = load_with(&target, &Options::plain(256, 64), named(path));
+        read(&mut model, 0, 0, 11);
+        draft(&mut model, 0, 12, 5)
+    };
+    let (expected, found) = (drafted(&copy), drafted(&of_head));
+    assert_eq!(found.tokens, expected.tokens);
+    let pairs = found.probabilities.iter().zip(&expected.probabilities);
+    assert!(
+        pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-5),
+        "{found:?}"
+    );
 }

@@ -53,6 +53,8 @@ mod inputs;
 mod inspect;
 mod kept;
 mod keys;
+#[cfg(feature = "kv-events")]
+mod kv_events;
 mod lab;
 mod lenient;
 #[cfg(unix)]
@@ -83,6 +85,7 @@ mod perf;
 mod pictures;
 mod placement;
 mod porting;
+mod prepared_passes;
 #[cfg(target_os = "linux")]
 mod process;
 mod program;

@@ -57,6 +57,86 @@ fn collector() -> (String, Received) {
     (address, received)
 }
 
+/// The fields of a message of protobuf by their numbers: what has a length, and fixed numbers of 64 bits as bytes.
+fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
+    fn number<'a>(message: &mut &'a [u8]) -> u64 {
+        let mut n = 0;
+        for shift in (0..).step_by(7) {
+            let byte = message.split_off_first().expect("a byte");
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        n
+    }
+    let mut all = Vec::new();
+    while !message.is_empty() {
+        let key = number(&mut message);
+        let length = match key & 7 {
+            0 => {
+                number(&mut message);
+                continue;
+            }
+            1 => 8,
+            2 => number(&mut message) as usize,
+            5 => 4,
+            other => panic!("wire type {other}"),
+        };
+        let value = message.split_off(..length).expect("a whole field");
+        all.push((key >> 3, value));
+    }
+    all
+}
+
+/// The parts of a message that have this number.
+fn parts<'a>(message: &'a [u8], number: u64) -> impl Iterator<Item = &'a [u8]> {
+    let all = fields(message).into_iter();
+    all.filter(move |(own, _)| *own == number)
+        .map(|(_, value)| value)
+}
+
+/// A span that a collector received.
+#[derive(Debug)]
+struct Span {
+    trace: Vec<u8>,
+    id: Vec<u8>,
+    parent: Vec<u8>,
+    name: String,
+    /// Nanoseconds since 1970.
+    times: [u64; 2],
+    attributes: Vec<String>,
+}
+
+impl Span {
+    fn of(message: &[u8]) -> Self {
+        let bytes = |number| parts(message, number).next().unwrap_or_default().to_vec();
+        let time = |number| u64::from_le_bytes(bytes(number).try_into().expect("64 bits"));
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        let names = parts(message, 9).filter_map(|pair| parts(pair, 1).next().map(text));
+        Self {
+            trace: bytes(1),
+            id: bytes(2),
+            parent: bytes(4),
+            name: text(&bytes(5)),
+            times: [time(7), time(8)],
+            attributes: names.collect(),
+        }
+    }
+
+    /// The spans of requests to a collector.
+    fn all(received: &Received) -> Vec<Self> {
+        let received = received.lock().expect("no panic");
+        let mut spans = Vec::new();
+        for (_, body) in received.iter() {
+            for scope in parts(body, 1).flat_map(|resource| parts(resource, 2)) {
+                spans.extend(parts(scope, 2).map(Self::of));
+            }
+        }
+        spans
+    }
+}
+
 fn has(body: &[u8], part: &[u8]) -> bool {
     body.windows(part.len()).any(|window| window == part)
 }
@@ -121,6 +201,7 @@ fn a_span_of_each_request_goes_to_the_collector() {
             &[0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]
         ));
         assert_eq!(n_spans(), 2, "one for each request");
+        check_children(&Span::all(&received), &id(1));
         for part in [
             "service.name",
             "bench",
@@ -142,5 +223,41 @@ fn a_span_of_each_request_goes_to_the_collector() {
                 "{head}"
             );
         }
+    }
+}
+
+/// The span of a request of this trace has its phases as children, one after another.
+fn check_children(spans: &[Span], trace: &[u8]) {
+    let own: Vec<&Span> = spans.iter().filter(|span| span.trace == trace).collect();
+    let of = |name: &str| {
+        let mut all = own.iter().filter(|span| span.name == name);
+        let found = all.next().unwrap_or_else(|| panic!("{name}: {own:?}"));
+        assert!(all.next().is_none(), "{name}: {own:?}");
+        *found
+    };
+    let parent = of("POST /v1/completions");
+    let children = ["queue", "prefill", "decode"].map(of);
+    assert_eq!(own.len(), 4, "{own:?}");
+    let mut at = parent.times[0];
+    for child in children {
+        assert_eq!(child.parent, parent.id, "{own:?}");
+        assert!(
+            at <= child.times[0] && child.times[0] <= child.times[1],
+            "{own:?}"
+        );
+        at = child.times[1];
+    }
+    // Times of the log are rounded to tenths of milliseconds.
+    assert!(at <= parent.times[1] + 1_000_000, "{own:?}");
+    let [queue, prefill, decode] = children.map(|child| child.attributes.join(" "));
+    assert_eq!(queue, "");
+    assert_eq!(
+        prefill,
+        "gen_ai.usage.input_tokens gen_ai.usage.cache_read.input_tokens"
+    );
+    assert_eq!(decode, "gen_ai.usage.output_tokens");
+    for name in ["queue", "model_prefill", "model_decode"] {
+        let name = format!("gen_ai.latency.time_in_{name}");
+        assert!(parent.attributes.contains(&name), "{name}: {parent:?}");
     }
 }

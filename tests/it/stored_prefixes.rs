@@ -2,6 +2,7 @@
 //! not fit is dropped, and a folder that fails costs nothing else.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use rustix::process::Signal;
@@ -12,9 +13,10 @@ use lab_core::arch::Mode;
 use lab_core::model::{Model, Options};
 
 use crate::goldens::{Golden, Turns, all_goldens, options};
+use crate::lora::of_shipped;
 use crate::shared::read;
 use crate::support::command::{made_up, scratch, text};
-use crate::support::process::{kill, model as process_model};
+use crate::support::process::{eventually, kill, model as process_model};
 use crate::support::server::Server;
 
 const N_TOKENS: u32 = 75;
@@ -334,6 +336,123 @@ fn damaged_files_and_a_folder_that_fails_cost_nothing_but_time() {
     assert_eq!(logprobs(&found), logprobs(&cold));
     let log = server.expecting_errors().log();
     assert!(log.contains("--cache-dir"), "{log}");
+}
+
+/// Scripts that start a server whose folder `$CACHE` soon has no room: a file system of its own of 16 KiB, and, where nothing can be
+/// mounted, a limit of 1 KiB for each file. A prompt of 200 tokens has more.
+fn full_disks(cache: &Path) -> Vec<(String, &'static str)> {
+    let cache = text(cache);
+    let mounted = |unshare: &str, command: &str| {
+        format!(
+            "exec {unshare} --mount sh -c 'mount -t tmpfs -o size=16k none \"$0\" && {command}' '{cache}' \"$@\""
+        )
+    };
+    let can_mount = |unshare: &&str| {
+        let script = mounted(unshare, "true");
+        let ran = Command::new("sh").args(["-c", &script]).output();
+        ran.is_ok_and(|ran| ran.status.success())
+    };
+    let unshare = ["unshare", "unshare --user --map-root-user"]
+        .into_iter()
+        .find(can_mount);
+    let limited = "trap '' XFSZ; ulimit -f 1; exec \"$@\"".to_owned();
+    let full = unshare.map(|unshare| {
+        let script = mounted(unshare, "exec \"$@\"");
+        (script, "No space left on device")
+    });
+    full.into_iter()
+        .chain([(limited, "File too large")])
+        .collect()
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_costs_nothing_but_the_stored_prefixes() {
+    let folder = scratch();
+    let cache = folder.path().join("cache");
+    std::fs::create_dir(&cache).expect("a folder");
+    let bodies = [0, 1, 2].map(|from| request(&prompt(210)[from..]));
+    let server = Server::start(&[]);
+    let expected = bodies.each_ref().map(|body| {
+        let answer = server.post("/v1/completions", body);
+        [&answer["choices"][0]["text"], logprobs(&answer)].map(Value::clone)
+    });
+    end(server);
+    for (script, error) in full_disks(&cache) {
+        let server = Server::by(&script, &["--cache-dir", text(&cache)]);
+        let failed = || metric(&server, "bench_prefix_store_segments_total", "failed");
+        for (body, expected) in bodies.iter().zip(&expected) {
+            let answer = server.post("/v1/completions", body);
+            assert_eq!(answer["choices"][0]["text"], expected[0], "{error}");
+            assert_eq!(*logprobs(&answer), expected[1], "{error}");
+            let before = failed();
+            eventually("it is not written", || failed() > before || before > 0.0);
+        }
+        // What the KV cache has is used. When the model is loaded again, nothing is left.
+        let warm = server.post("/v1/completions", &bodies[0]);
+        let cached = &warm["usage"]["prompt_tokens_details"]["cached_tokens"];
+        assert!(cached.as_u64() >= Some(192), "{error}: {warm}");
+        server.post("/models/unload", &json!({ "model": "tiny-chat" }));
+        let cold = server.post("/v1/completions", &bodies[0]);
+        assert_eq!(*logprobs(&cold), expected[0][1], "{error}");
+        let details = &cold["usage"]["cache"];
+        assert_eq!(details["disk"], 0, "{error}: {cold}");
+        for miss in ["miss", "store_miss"] {
+            assert_eq!(details[miss]["reason"], "nothing", "{error}: {cold}");
+        }
+        let log = end(server);
+        let told = log.lines().filter(|line| line.contains("cannot write"));
+        let told: Vec<&str> = told.collect();
+        // By each of the two processes that had the model.
+        assert!((1..=2).contains(&told.len()), "{error}: {log}");
+        assert!(
+            told.iter().all(|line| line.contains(error)),
+            "{error}: {log}"
+        );
+    }
+}
+
+#[test]
+fn prefixes_of_another_adapter_are_not_used_and_the_miss_says_so() {
+    let folder = scratch();
+    let cache = folder.path().join("cache");
+    let adapter = of_shipped(folder.path(), 1.0);
+    let adapter = format!("{}=0", text(&adapter));
+    let options = ["--lora", &adapter, "--cache-dir", text(&cache)];
+    let body = |scale: f64| {
+        let mut body = request(&prompt(200));
+        body["lora"] = json!([{ "id": 0, "scale": scale }]);
+        body
+    };
+    let ask = |server: &Server, scale: f64| server.post("/v1/completions", &body(scale));
+    let reason = |answer: &Value| answer["usage"]["cache"]["store_miss"]["reason"].clone();
+    let server = Server::split(&options);
+    let [without, with] = [0.0, 1.0].map(|scale| ask(&server, scale));
+    assert_ne!(logprobs(&without), logprobs(&with), "they differ");
+    end(server);
+    std::fs::remove_dir_all(&cache).expect("it was made");
+    let server = Server::split(&options);
+    ask(&server, 0.0);
+    end(server);
+    // Only what was computed without the adapter is stored.
+    let server = Server::split(&options);
+    let other = ask(&server, 1.0);
+    assert_eq!(other["usage"]["cache"]["disk"], 0, "{other}");
+    assert_eq!(reason(&other), "other_computation", "{other}");
+    assert_eq!(logprobs(&other), logprobs(&with));
+    let own = ask(&server, 0.0);
+    assert_eq!(own["usage"]["cache"]["disk"], 192, "{own}");
+    assert_eq!(own["choices"][0]["text"], without["choices"][0]["text"]);
+    let half = ask(&server, 0.5);
+    assert_eq!(half["usage"]["cache"]["disk"], 0, "{half}");
+    end(server);
+    // Another adapter in the place of the first one.
+    of_shipped(folder.path(), 0.5);
+    let server = Server::split(&options);
+    let replaced = ask(&server, 1.0);
+    assert_eq!(replaced["usage"]["cache"]["disk"], 0, "{replaced}");
+    assert_eq!(reason(&replaced), "other_computation", "{replaced}");
+    assert_ne!(logprobs(&replaced), logprobs(&with));
+    end(server);
 }
 
 fn model_file(folder: &Path) -> String {

@@ -99,6 +99,7 @@ impl DeviceInputs {
     /// Another graph is loaded, whose inputs are all written before it runs: nothing is taken over from earlier ones.
     pub(super) fn begin(&mut self) {
         self.known = 0;
+        self.written.clear();
     }
 
     /// Writes a tensor that is one of the inputs. Returns whether it is one.

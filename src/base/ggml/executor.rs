@@ -160,6 +160,7 @@ pub struct Executor {
     has_run: bool,
     run_costs: RunCosts,
     counts: Cell<WorkCounts>,
+    n_changes: u64,
 }
 
 impl Executor {
@@ -209,12 +210,18 @@ impl Executor {
             has_run: false,
             run_costs: RunCosts::default(),
             counts: Cell::default(),
+            n_changes: 0,
         })
     }
 
     /// What it did so far.
     pub fn counts(&self) -> WorkCounts {
         self.counts.get()
+    }
+
+    /// Differs after each load, write and launch: while it stays the same, the next launch reads what was written before.
+    pub fn n_changes(&self) -> u64 {
+        self.n_changes
     }
 
     fn count(&self, change: impl FnOnce(&mut WorkCounts)) {
@@ -298,6 +305,7 @@ impl Executor {
     pub fn measure(&mut self, graph: Graph) -> Result<Vec<u64>, Error> {
         self.fit(&graph)?;
         self.wait();
+        self.n_changes += 1;
         self.graph = None;
         self.scratch = ScratchId::new();
         let mut of_inputs = vec![0; self.backends.len()];
@@ -332,6 +340,7 @@ impl Executor {
     pub fn reserve(&mut self, graph: Graph) -> Result<(), Error> {
         self.fit_with_memory(&graph)?;
         self.wait();
+        self.n_changes += 1;
         self.graph = None;
         self.scratch = ScratchId::new();
         self.place_inputs(&graph)?;
@@ -419,6 +428,7 @@ impl Executor {
             unsafe { sys::shim_graph_set_invariant(graph.as_ptr()) };
         }
         let before = self.graph.take();
+        self.n_changes += 1;
         self.inputs.iter_mut().for_each(DeviceInputs::begin);
         let is_new = graph.scratch().get().is_none();
         if is_new {
@@ -498,6 +508,7 @@ impl Executor {
     /// # Errors
     /// There is no such row, or too few after it. Views may have been moved before.
     pub fn move_views(&mut self, id: (usize, usize), first: usize) -> Result<(), Error> {
+        self.n_changes += 1;
         let graph = loaded(self.graph.as_ref())?;
         let mut is_moved = false;
         let mut views = graph.movable.borrow_mut();
@@ -553,6 +564,7 @@ impl Executor {
     /// Begins to compute the loaded graph. On the processor it is computed when this returns; other devices may go on until the next
     /// call that reads or waits. Other graphs that are loaded again may be launched before that: a device computes them in turn.
     pub fn launch(&mut self) -> Result<(), Error> {
+        self.n_changes += 1;
         let graph = loaded(self.graph.as_ref())?;
         if self.is_plain {
             return super::plain::run(graph);
@@ -724,6 +736,7 @@ impl Executor {
 
     fn write_raw<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         self.check("write", tensor, values.len(), size_of::<T>())?;
+        self.n_changes += 1;
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.count(|counts| counts.bytes_in += bytes.len() as u64);
         let mut inputs = self.inputs.iter_mut().zip(&self.backends);

@@ -11,13 +11,15 @@ use lab_base::util::clock::unix_seconds;
 use lab_base::weights::{self, Metadata, TensorInfo, TensorType, Weights};
 use lab_core::arch::Mode;
 use lab_core::engine::PooledOutput;
-use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options, TowerUse};
+use lab_core::model::{DeviceUse, Estimator, MemoryUse, Options, TowerUse, drafter_memory};
 use lab_core::models;
+use lab_core::models::drafters::OpenedDrafter;
 use lab_core::models::lora::Adapter;
 use lab_core::models::{Definitions, ModelSource, OpenedModel, tokenizer_of, unread_keys};
 use lab_core::plan::{CacheCapacity, Plan, SlotLayout};
 use lab_inspect::capabilities::{Capability, CapabilityInput, capabilities};
 use lab_inspect::describe::{WeightShare, describe, weight_shares};
+use lab_inspect::drafter::DrafterReport;
 use lab_inspect::template_probe::TemplateProbe;
 use lab_inspect::towers::{TowerReport, towers};
 
@@ -39,6 +41,8 @@ pub(in crate::cli) struct Findings {
     pub(in crate::cli) unread: Vec<String>,
     /// The towers with which it takes media.
     pub(in crate::cli) towers: Vec<TowerReport>,
+    /// What drafts its next tokens; none if nothing with weights does.
+    pub(in crate::cli) drafter: Option<DrafterReport>,
     /// Bytes of the tensors in the file, if the options convert them while they are loaded.
     pub(in crate::cli) stored: Option<u64>,
 }
@@ -129,6 +133,7 @@ fn unplanned(
         templates: template::template_names(&metadata),
         unread: Vec::new(),
         towers: Vec::new(),
+        drafter: None,
         label,
         metadata,
         tensors,
@@ -156,9 +161,14 @@ fn of_opened(
     if let (Some(media), Ok(options)) = (&opened.media, &placed) {
         found.towers = towers(media, options);
     }
+    if let (Some(drafter), Ok(options)) = (&opened.drafter, &placed) {
+        let model = (&opened.weights, &opened.plan);
+        found.drafter = Some(DrafterReport::of(drafter, model, options));
+    }
     found.unread = unread_keys(&opened.plan, &found.metadata);
     let weights = (&opened.weights, opened.adapters.as_slice());
-    let planned = |options| planned(opened.plan, weights, options, requested, &found);
+    let drafter = opened.drafter.as_ref();
+    let planned = |options| planned((opened.plan, drafter), weights, options, requested, &found);
     found.planned = placed.map(planned).map_err(|error| error.to_string());
     Ok(found)
 }
@@ -182,7 +192,7 @@ fn probe(
 
 /// The findings of a plan. If the weights cannot be loaded, only those that do not need them.
 fn planned(
-    plan: Plan,
+    (plan, drafter): (Plan, Option<&OpenedDrafter>),
     (weights, adapters): (&Weights, &[Adapter]),
     options: Options,
     requested: Option<usize>,
@@ -202,6 +212,11 @@ fn planned(
     let (plan, options) = (&found.plan, &found.options);
     let samples = known.towers.iter().filter_map(|of| of.sample.as_ref().ok());
     let towers: Vec<TowerUse> = samples.map(|sample| sample.memory.clone()).collect();
+    let beside = |memory: MemoryUse, options: &Options| {
+        let drafter = drafter.and_then(|of| drafter_memory(of, (weights, plan), options).ok());
+        let memory = drafter.iter().fold(memory, MemoryUse::with_model);
+        towers.iter().fold(memory, MemoryUse::with_tower)
+    };
     let mut estimator = match Estimator::with(plan, weights, adapters) {
         Ok(estimator) => estimator,
         Err(error) => {
@@ -212,7 +227,7 @@ fn planned(
         }
     };
     let lengths = lengths(plan, requested).into_iter();
-    let contexts = lengths.map(|n_ctx| context(plan, &towers, &mut estimator, options, n_ctx));
+    let contexts = lengths.map(|n_ctx| context(plan, &beside, &mut estimator, options, n_ctx));
     let contexts = contexts.collect();
     let subject = CapabilityInput {
         plan,
@@ -228,7 +243,7 @@ fn planned(
     let weights_read = estimator.weight_bytes_read(options).ok();
     let is_placed = !plan.devices.is_empty();
     let memory = estimator.memory(options).ok();
-    let memory = memory.map(|memory| with_towers(memory, &towers));
+    let memory = memory.map(|memory| beside(memory, options));
     drop(estimator);
     if let Some(memory) = memory.as_ref().filter(|_| is_placed) {
         found.devices.clone_from(&memory.devices);
@@ -247,14 +262,9 @@ fn lengths(plan: &Plan, requested: Option<usize>) -> BTreeSet<u64> {
     all.filter(|n| *n > 0).collect()
 }
 
-/// The memory of a model with its towers.
-fn with_towers(memory: MemoryUse, towers: &[TowerUse]) -> MemoryUse {
-    towers.iter().fold(memory, MemoryUse::with_tower)
-}
-
 fn context(
     plan: &Plan,
-    towers: &[TowerUse],
+    beside: &dyn Fn(MemoryUse, &Options) -> MemoryUse,
     estimator: &mut Estimator<'_>,
     options: &Options,
     n_ctx: u64,
@@ -279,7 +289,7 @@ fn context(
     let read = read.filter(|_| plan.mode == Mode::Causal);
     ContextMemory {
         n_ctx,
-        memory: memory.ok().map(|memory| with_towers(memory, towers)),
+        memory: memory.ok().map(|memory| beside(memory, &options)),
         states: plan.recurrent_bytes((options.n_seqs + options.n_checkpoints) as u64 + 1),
         read,
         refusal: refusal.map(|error| error.to_string()),

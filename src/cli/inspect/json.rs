@@ -31,6 +31,7 @@ pub(super) fn of(found: &Findings) -> Json {
         "shares": planned.map(|planned| &planned.shares),
         "tokenizer": or_error(found.tokenizer.as_ref().map(tokenizer)),
         "template": found.template.as_ref().map(|probe| or_error(probe.as_ref())),
+        "drafter": found.drafter,
         "towers": found.towers.iter().map(tower).collect::<Vec<Json>>(),
         "memory": planned.map(memory),
         "capabilities": planned.map(|planned| &planned.capabilities),

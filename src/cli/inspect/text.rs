@@ -54,6 +54,7 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
     }
     texts(&mut page, found);
     media(&mut page, found);
+    drafter(&mut page, found);
     if let Ok(planned) = &found.planned {
         memory(&mut page, planned);
         capabilities(&mut page, planned);
@@ -204,6 +205,16 @@ fn media(page: &mut Page, found: &Findings) {
         [row(tower.kind(), escaped(&tower.phrase())), row("", cost)]
     });
     page.table(&rows.collect::<Vec<_>>(), "ll");
+}
+
+/// Adds what drafts the next tokens.
+fn drafter(page: &mut Page, found: &Findings) {
+    if let Some(drafter) = &found.drafter {
+        page.title("drafter");
+        let memory = clip_to(&drafter.memory_phrase(), REASON);
+        let rows = [row("weights", escaped(&drafter.phrase())), row("", memory)];
+        page.table(&rows, "ll");
+    }
 }
 
 fn tokenizer(found: &Result<Tokenizer, String>) -> String {

@@ -199,10 +199,16 @@ pub(super) fn forget(model: &mut Model, sequences: usize) {
     }
 }
 
-/// Takes rows as they come.
-struct Unread;
+/// Takes rows as they come. The step after has these places.
+struct Unread {
+    next: Vec<(SequenceId, u32)>,
+}
 
 impl PassSink for Unread {
+    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
+        std::mem::take(&mut self.next)
+    }
+
     fn rows(&mut self, _rows: &[(usize, PassRow<'_>)]) -> Vec<usize> {
         Vec::new()
     }
@@ -219,7 +225,9 @@ pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), 
         let token = token(model, position + 31 * sequence);
         batch.push(token, sequence as SequenceId, position as u32, true);
     }
-    Ok(model.forward_rows(&batch, &mut Unread)?)
+    let next = batch.positions.iter().map(|(id, at)| (*id, at + 1));
+    let next = next.filter(|_| i + 1 < case.n).collect();
+    Ok(model.forward_rows(&batch, &mut Unread { next })?)
 }
 
 /// Bytes of keys, values and states that a step in the middle of the run reads.

@@ -206,6 +206,7 @@ fn work_json(work: &PassCounts, n: usize) -> Value {
         "graphs_replayed": per_step(runs.n_replayed),
         "operations": per_step(runs.n_ops),
         "attention_views": per_step(work.n_views),
+        "passes_prepared": per_step(work.n_prepared),
         "device_waits": per_step(runs.n_waits),
         "bytes_in": per_step(runs.bytes_in),
         "bytes_out": per_step(runs.bytes_out),

@@ -271,6 +271,9 @@ impl<'a> Checker<'a> {
         for (setting, kind, what) in [
             (&target.normed, "boolean", "normed"),
             (&target.width, "number", "width"),
+            (&target.distances, "boolean", "distances"),
+            (&target.block, "number", "block"),
+            (&target.mask, "number", "mask"),
         ] {
             if let Some(setting) = setting {
                 let span = setting.span.as_ref().unwrap_or(&target.span);

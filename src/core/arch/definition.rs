@@ -108,8 +108,15 @@ pub struct TargetUse {
     pub normed: Option<Setting>,
     /// Elements of a hidden state of the target; none: as many as one of the drafter has.
     pub width: Option<Setting>,
+    /// Tokens of a block, of which one pass computes all: the last token of the sequence, then masks. The keys of earlier tokens are made of
+    /// the target's rows. None: the drafter goes on token by token.
+    pub block: Option<Setting>,
+    /// The token that stands for those of a block that are to be drafted.
+    pub mask: Option<Setting>,
     /// Name of the tensor with the token of the target for each token that the drafter has a logit for, if the file has it.
     pub tokens: Option<Spanned<String>>,
+    /// Whether that tensor has the distances of these tokens from their own numbers.
+    pub distances: Option<Setting>,
     /// The place in the text, for messages.
     pub span: Span,
 }

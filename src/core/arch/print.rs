@@ -73,6 +73,9 @@ impl ArchDef {
             writeln!(out, "after = [{}]", after.collect::<Vec<_>>().join(", "))?;
             setting(out, "normed", target.normed.as_ref())?;
             setting(out, "width", target.width.as_ref())?;
+            setting(out, "distances", target.distances.as_ref())?;
+            setting(out, "block", target.block.as_ref())?;
+            setting(out, "mask", target.mask.as_ref())?;
             tap(out, "tokens", target.tokens.as_ref())?;
         }
         for stack in &self.stacks {
@@ -136,7 +139,15 @@ impl ArchDef {
             .chain(head);
         let settings = self.write.iter();
         let of_target = self.target.iter();
-        let of_target = of_target.flat_map(|target| [&target.normed, &target.width]);
+        let of_target = of_target.flat_map(|target| {
+            [
+                &target.normed,
+                &target.width,
+                &target.block,
+                &target.mask,
+                &target.distances,
+            ]
+        });
         let settings = settings.chain(of_target.flatten());
         let after = self.target.iter().flat_map(|target| &target.after);
         after.for_each(|n| visit(&n.value));

@@ -23,16 +23,25 @@ impl UnitBuilder<'_, '_> {
     /// An operation rejects its inputs, or the unit makes no keys of a source.
     pub fn keep_source(&mut self, x: &Tensor) -> Result<()> {
         let unit = self.unit;
-        let _scope = self
-            .g
-            .scope_on(unit.contract.0.name, &unit.path, unit.device);
-        let own = self.key_owner()?;
         if !self.keys_are_of_source(unit) {
             return Err(refused(
                 "keep_source",
                 format!("{} makes no keys of a source", unit.path),
             ));
         }
+        self.keep_keys(x)
+    }
+
+    /// Stores the keys and values of a unit for rows `[n_embd, n_tokens]` that it does not attend from.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs, or the block makes no keys of other rows.
+    pub fn keep_keys(&mut self, x: &Tensor) -> Result<()> {
+        let unit = self.unit;
+        let _scope = self
+            .g
+            .scope_on(unit.contract.0.name, &unit.path, unit.device);
+        let own = self.key_owner()?;
         let (k, v) = keys_of_source(self, x)?;
         let (g, n) = (self.g, self.n_tokens);
         let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);

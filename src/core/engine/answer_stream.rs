@@ -370,9 +370,11 @@ impl AnswerStream {
     pub(super) fn finish(mut self, reason: FinishReason, completion_tokens: usize) {
         let now = Instant::now();
         let prefilled = self.prefilled.unwrap_or(now);
+        let started = self.started.unwrap_or(self.caller.arrived);
         let usage = Usage {
             completion_tokens,
-            prefill: prefilled - self.started.unwrap_or(self.caller.arrived),
+            queue: started - self.caller.arrived,
+            prefill: prefilled - started,
             decode: now - prefilled,
             ..self.usage
         };

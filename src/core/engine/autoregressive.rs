@@ -275,6 +275,12 @@ impl Strategy for AutoregressiveStrategy {
         sequence.read(n);
     }
 
+    fn continues(&self, sequence: &Sequence) -> Option<bool> {
+        let n_read = sequence.tokens.len();
+        let is_last = sequence.ending.is_some() || n_read + 1 >= self.limit;
+        (!is_last).then(|| sequence.n_read() == n_read && self.drafted().is_empty())
+    }
+
     fn tries_top(&self, sequence: &Sequence) -> bool {
         let answer = &sequence.answer;
         let is_reported = answer.wants_logprobs() || answer.n_drawn().is_some();

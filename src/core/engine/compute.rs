@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use crate::model::{
     self, Batch, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Draft, DraftRequest,
-    EncodedMedia, Lab, Model, NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks, SequenceId,
+    EncodedMedia, KvEvent, Lab, Model, NotFinite, PassCounts, PassRow, PassSink, PrefixBlocks,
+    SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -88,6 +89,10 @@ pub(super) trait PrefixBytes {
     fn erase_prefix(&mut self, _: &[f32], _: &[u32]) -> usize {
         0
     }
+    /// See [`Model::take_kv_events`].
+    fn take_kv_events(&mut self) -> Vec<KvEvent> {
+        Vec::new()
+    }
 }
 
 impl PrefixBytes for Model {
@@ -117,6 +122,10 @@ impl PrefixBytes for Model {
 
     fn erase_prefix(&mut self, scales: &[f32], tokens: &[u32]) -> usize {
         Self::erase_prefix(self, scales, tokens)
+    }
+
+    fn take_kv_events(&mut self) -> Vec<KvEvent> {
+        Self::take_kv_events(self)
     }
 }
 

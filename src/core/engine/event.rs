@@ -82,7 +82,9 @@ pub struct Usage {
     pub passes: usize,
     /// Positions that these steps computed. Positions that several completions share count for one of them.
     pub positions: usize,
-    /// Time until the prompt was read.
+    /// Time in the queue.
+    pub queue: Duration,
+    /// Time from there until the prompt was read.
     pub prefill: Duration,
     /// Time from the end of prefill to the end of the completion.
     pub decode: Duration,
@@ -111,6 +113,7 @@ impl AddAssign for Usage {
         self.drafts += other.drafts;
         self.passes += other.passes;
         self.positions += other.positions;
+        self.queue = self.queue.max(other.queue);
         self.prefill = self.prefill.max(other.prefill);
         self.decode = self.decode.max(other.decode);
     }

@@ -48,6 +48,8 @@ pub struct Handle {
     pub(super) stats: Arc<Stats>,
     /// The folder of the files that clients name, and the maximum size of all of them.
     pub(super) slots: Option<(PathBuf, u64)>,
+    /// Whether somebody is told of the prefix cache.
+    pub(super) is_announced: bool,
 }
 
 /// How the model of an engine decodes.
@@ -364,9 +366,10 @@ impl Handle {
     ///
     /// # Errors
     /// The name is taken, or the model cannot use the adapter.
-    pub fn load_adapter(&self, name: &str, adapter: Adapter) -> Result<(), Rejected> {
+    pub fn load_adapter(&self, name: &str, mut adapter: Adapter) -> Result<(), Rejected> {
         let _turn = lock(&self.adapters.loading);
         self.adapters.check_new(name)?;
+        adapter.name = name.to_owned();
         let path = adapter.path.clone();
         let (answer, answered) = std::sync::mpsc::channel();
         let order = Order::AddAdapter(Box::new(adapter), answer);

@@ -21,6 +21,7 @@ mod engine_loop;
 mod event;
 mod event_sender;
 mod handle;
+mod kv_events;
 mod lab;
 mod lab_result;
 mod limits;
@@ -52,6 +53,7 @@ pub use event::{
     AnswerToken, Event, Events, Failure, FinishReason, PromptProgress, StopMatch, Usage,
 };
 pub use handle::Handle;
+pub use kv_events::{KvEventBatch, KvEventSender, kv_event_channel};
 pub use lab::{
     Attribution, AttributionUnit, Capture, Edit, EditOp, EditVector, LabPlan, Lens,
     PositionSelector, Reduction,

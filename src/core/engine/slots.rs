@@ -148,9 +148,10 @@ impl Handle {
         Ok(self.ask(|answer| PrefixOrder::Erase(slot, answer))??)
     }
 
-    /// Writes what the prefix cache has to its folder, as far as that is possible within some seconds. Blocks.
+    /// Writes what the prefix cache has to its folder, as far as that is possible within some seconds, and announces that it is
+    /// gone. Blocks. To be called when the engine ends.
     pub fn flush(&self) {
-        if self.stats.store().is_none() {
+        if self.stats.store().is_none() && !self.is_announced {
             return;
         }
         let (answer, answered) = mpsc::channel();

@@ -58,6 +58,7 @@ pub fn start<E: Send + 'static>(
     let (queue, requests) = mpsc::unbounded_channel();
     let (ready, loaded) = std::sync::mpsc::sync_channel(1);
     let slots = store.slots.clone().map(|path| (path, store.disk_bytes));
+    let is_announced = store.events.is_some();
     let for_thread = Arc::clone(&tokenizer);
     let stats = Arc::<Stats>::default();
     let reported = Arc::clone(&stats);
@@ -70,6 +71,9 @@ pub fn start<E: Send + 'static>(
                     (&kind, model.warm_up())
                 {
                     tracing::warn!(%error, "no graph was run before the first request");
+                }
+                if store.events.is_some() {
+                    model.log_kv_events();
                 }
                 let plan = model.plan();
                 let pooled = can_pool(plan).map(|()| PoolingModel::of(&model));
@@ -94,6 +98,7 @@ pub fn start<E: Send + 'static>(
                 if kind.is_ok() {
                     let engine = EngineLoop::new(model, for_thread, limits);
                     let engine = engine.with_points(points_of_loop).keeping(prefixes);
+                    let engine = engine.announcing(store.events);
                     engine.reporting(reported).serve(requests);
                 }
             }
@@ -117,6 +122,7 @@ pub fn start<E: Send + 'static>(
                 points,
                 stats,
                 slots,
+                is_announced,
             },
             thread,
             loaded_model,

@@ -77,6 +77,12 @@ pub(super) trait Strategy: Send {
     /// Adds the next `n` tokens to a pass.
     fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch);
 
+    /// Whether the step after this one probably reads one token, unless the token that this one chooses ends the completion. None if
+    /// this one certainly is the last.
+    fn continues(&self, _sequence: &Sequence) -> Option<bool> {
+        Some(false)
+    }
+
     /// The logits to choose from, made of a row; none while they need further rows.
     fn logits<'l>(&self, row: &OutputRow<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         Some(row.logits)

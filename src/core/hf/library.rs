@@ -22,6 +22,9 @@ pub const ENDING: &str = ".arch.stmap.toml";
 /// Ending of the file name of a tower's map.
 pub const TOWER_ENDING: &str = ".tower.stmap.toml";
 
+/// Ending of the file name of a map of folders to a drafter.
+const DRAFTER_ENDING: &str = ".drafter.stmap.toml";
+
 /// Ending of the file name of the map of a projector file.
 pub const MMPROJ_ENDING: &str = ".mmproj.stmap.toml";
 
@@ -50,6 +53,14 @@ impl Maps {
     /// The errors of [`Self::open`].
     pub fn towers(folders: &[PathBuf]) -> Result<Self, LibraryError> {
         Self::of_files(folders, (EMBEDDED_TOWER_STMAPS, TOWER_ENDING))
+    }
+
+    /// The built-in maps of folders to drafters and those in `folders`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`].
+    pub fn drafters(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Self::of_files(folders, (EMBEDDED_DRAFTER_STMAPS, DRAFTER_ENDING))
     }
 
     /// The built-in maps of projector files and those in `folders`.
@@ -400,6 +411,7 @@ pub(super) fn name_of(path: &str) -> &str {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let name = name.strip_suffix(ENDING).unwrap_or(name);
     let name = name.strip_suffix(TOWER_ENDING).unwrap_or(name);
+    let name = name.strip_suffix(DRAFTER_ENDING).unwrap_or(name);
     name.strip_suffix(MMPROJ_ENDING).unwrap_or(name)
 }
 

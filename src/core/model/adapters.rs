@@ -24,6 +24,8 @@ use super::options::Options;
 pub struct LoadedAdapter {
     /// The path of its file.
     pub path: PathBuf,
+    /// The name by which requests choose it, or that of its file.
+    pub name: String,
     /// The scale of sequences that set none.
     pub scale: f32,
     /// Identifies the files from which it was loaded.
@@ -145,6 +147,7 @@ impl ModelAdapters {
             }
             out.all.push(LoadedAdapter {
                 path: adapter.path.clone(),
+                name: adapter.name.clone(),
                 scale: adapter.scale,
                 stamp: adapter.stamp(),
                 bytes: [mapped, copied],

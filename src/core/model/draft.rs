@@ -2,6 +2,7 @@
 
 use super::cache::SequenceId;
 use super::error::Result;
+use super::memory_use::MemoryUse;
 
 /// A sequence whose next tokens are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub struct Draft {
 
 /// What drafts for a model, which tells it of its sequences and, where it reads them, of the values of its passes.
 pub(super) trait DraftModel {
+    fn memory(&self) -> MemoryUse;
+    /// Elements of a row of its logits.
+    fn n_logits(&self) -> usize;
     /// The most tokens of a draft.
     fn most(&self) -> usize;
     /// Keeps the rows of the target `[width, n]` of tokens at these places, in the order of positions of each sequence.
@@ -33,6 +37,6 @@ pub(super) trait DraftModel {
     fn forget(&mut self, sequence: SequenceId, from: u32);
     /// Drafts for sequences, together. A sequence whose rows are not known gets no draft.
     fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>>;
-    /// The logits `[n_vocab, n]` after each new token of a sequence, then after each token of its draft but the last.
+    /// The logits `[n_logits, n]` after each new token of a sequence, then after each token of its draft but the last.
     fn logits(&mut self, request: &DraftRequest<'_>) -> Result<Vec<f32>>;
 }

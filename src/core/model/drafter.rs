@@ -9,14 +9,18 @@
 use std::collections::HashMap;
 
 use crate::models::drafters::OpenedDrafter;
+use crate::plan::{DraftBlock, Plan};
+use lab_base::weights::Weights;
 
 use super::batch::Batch;
 use super::cache::{NOBODY, SequenceId};
 use super::draft::{Draft, DraftModel, DraftRequest};
 use super::draft_rows::DraftRows;
 use super::error::{Error, Result};
+use super::estimate::Estimator;
 use super::graph_shape::TargetRows;
 use super::lifecycle::Model;
+use super::memory_use::MemoryUse;
 use super::options::Options;
 
 /// Maximum number of tokens of a draft.
@@ -30,6 +34,8 @@ struct Drafter {
     model: Model,
     /// Elements of a row of the target; 0 if it reads tokens alone.
     width: usize,
+    /// The blocks that it drafts; none if it goes on token by token.
+    block: Option<DraftBlock>,
     /// The token of the target for each of the drafter's; none if they have the same vocabulary.
     tokens: Option<Vec<u32>>,
     sequences: HashMap<SequenceId, DraftedSequence>,
@@ -88,6 +94,8 @@ struct OpenDraft {
     at: usize,
     sequence: SequenceId,
     most: usize,
+    /// The last token of the sequence.
+    last: u32,
     /// The position after what the drafter has read of the target.
     end: u32,
     /// The row that stands for that of the target at the next token.
@@ -101,12 +109,7 @@ impl Drafter {
     /// # Errors
     /// The errors of [`Model::load`], or a drafter with another vocabulary.
     fn load(opened: OpenedDrafter, target: &Model) -> Result<Self> {
-        let options = Options {
-            for_drafter: None,
-            top_logits: false,
-            n_outputs: target.options.n_seqs,
-            ..target.options.clone()
-        };
+        let options = target.options.of_drafter(&opened.plan);
         let OpenedDrafter {
             plan,
             weights,
@@ -148,6 +151,7 @@ impl Drafter {
         let target = model.plan().target.as_ref();
         Ok(Self {
             width: target.map_or(0, |target| target.row_width() as usize),
+            block: target.and_then(|target| target.block),
             tokens,
             model,
             sequences: HashMap::new(),
@@ -159,7 +163,8 @@ impl Drafter {
         let mut done = vec![Draft::default(); wanted.len()];
         let ends: Vec<(SequenceId, u32)> = open.iter().map(|of| (of.sequence, of.end)).collect();
         let most = open.iter().map(|of| of.most).max().unwrap_or(0);
-        for n in 1..most {
+        let n_passes = if self.block.is_some() { 1 } else { most };
+        for n in 1..n_passes {
             let (finished, left): (Vec<_>, Vec<_>) = open
                 .into_iter()
                 .partition(|of| of.most <= n || of.draft.tokens.len() < n);
@@ -206,7 +211,7 @@ impl Drafter {
                     false => self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?,
                 }
             }
-            if let Some(last) = batch.outputs.last_mut() {
+            if let Some(last) = batch.outputs.last_mut().filter(|_| self.block.is_none()) {
                 *last = true;
             }
             if batch.len() == n_batch {
@@ -245,7 +250,8 @@ impl Drafter {
         OpenDraft {
             at,
             sequence: request.sequence,
-            most: request.most.min(MOST),
+            most: request.most.min(self.most()),
+            last: request.tokens.last().copied().unwrap_or_default(),
             end: self.own_position(request.sequence, end),
             next: Vec::new(),
             draft: Draft::default(),
@@ -295,7 +301,7 @@ impl Drafter {
 
     /// The token that the drafter reads at a position of the target.
     fn token_at(&self, request: &DraftRequest<'_>, position: u32) -> u32 {
-        let after = u32::from(self.width > 0);
+        let after = u32::from(self.width > 0 && self.block.is_none());
         request.tokens[(position + after) as usize]
     }
 
@@ -324,9 +330,36 @@ impl Drafter {
         }
         let kind = self.kind_of_values();
         self.run(batch, std::mem::replace(rows, DraftRows::of_kind(kind)))?;
-        self.take(waiting);
+        match self.block {
+            None => self.take(waiting),
+            Some(block) => self.read_blocks(waiting, block)?,
+        }
         open.append(waiting);
         batch.clear();
+        Ok(())
+    }
+
+    /// Drafts a block for each sequence, all tokens of it at once.
+    fn read_blocks(&mut self, drafts: &mut [OpenDraft], block: DraftBlock) -> Result<()> {
+        let options = self.model.options();
+        let at_once = options.n_batch.min(self.model.max_outputs()) / block.len as usize;
+        let width = self.model.row_width();
+        for drafts in drafts.chunks_mut(at_once.max(1)) {
+            let mut batch = Batch::default();
+            for draft in drafts.iter() {
+                batch.push(draft.last, draft.sequence, draft.end, false);
+                for at in 1..=draft.most as u32 {
+                    batch.push(block.mask, draft.sequence, draft.end + at, true);
+                }
+            }
+            self.run(&mut batch, DraftRows::of_kind(TargetRows::Kept))?;
+            let mut rows = self.model.results().0.chunks_exact(width);
+            for draft in drafts {
+                let own = rows.by_ref().take(draft.most).map(likeliest);
+                let own = own.collect::<Vec<_>>().into_iter().map_while(|token| token);
+                (draft.draft.tokens, draft.draft.probabilities) = own.unzip();
+            }
+        }
         Ok(())
     }
 
@@ -353,7 +386,7 @@ impl Drafter {
     }
 
     fn run(&mut self, batch: &mut Batch, rows: DraftRows) -> Result<()> {
-        batch.wants_hidden = self.width > 0;
+        batch.wants_hidden = self.width > 0 && self.block.is_none();
         self.model.draft_rows = rows;
         self.model.forward(batch).map(drop)
     }
@@ -380,9 +413,32 @@ impl Drafter {
     }
 }
 
+/// The memory of a drafter that is not loaded, of a target with these weights and options.
+///
+/// # Errors
+/// The drafter cannot run with these options.
+pub fn drafter_memory(
+    opened: &OpenedDrafter,
+    (weights, target): (&Weights, &Plan),
+    options: &Options,
+) -> Result<MemoryUse> {
+    let mut estimator = Estimator::new(&opened.plan, &opened.weights)?;
+    let own = estimator.memory(&options.of_drafter(&opened.plan))?;
+    Ok(own.without_mapped(opened.shared_bytes(weights, target)))
+}
+
 impl DraftModel for Drafter {
+    fn n_logits(&self) -> usize {
+        self.model.row_width()
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.model.memory()
+    }
+
     fn most(&self) -> usize {
-        MOST
+        self.block
+            .map_or(MOST, |block| MOST.min(block.len as usize - 1))
     }
 
     fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]) {
@@ -438,6 +494,14 @@ impl DraftModel for Drafter {
             places.ok_or_else(|| fault("a sequence of which no values are known"))?;
         let mut all = Vec::new();
         let mut open = [self.open_draft(0, request, end)];
+        if let Some(block) = self.block {
+            self.read_new(std::slice::from_ref(request))?;
+            self.model.forget(sequence, open[0].end);
+            self.read_blocks(&mut open, block)?;
+            all.extend_from_slice(self.model.results().0);
+            self.model.forget(sequence, open[0].end);
+            return Ok(all);
+        }
         // As many rows as have their logits in the pass: what the drafter goes on with is not what the head reads.
         let at_once = self.model.max_outputs().min(self.model.options().n_batch);
         for from in (first..end).step_by(at_once) {
@@ -484,13 +548,12 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
 }
 
 impl Model {
-    /// Loads its drafter, which is placed with it and reads the values of its passes from now on. The options of the model name these
+    /// Loads its drafter, which is placed and reads the values of its passes from now on. The options of the model name these
     /// values ([`Options::for_drafter`]).
     ///
     /// # Errors
     /// The errors of [`Model::load`], or a drafter with another vocabulary.
-    pub fn load_drafter(&mut self, mut opened: OpenedDrafter) -> Result<()> {
-        opened.place_like(&self.plan);
+    pub fn load_drafter(&mut self, opened: OpenedDrafter) -> Result<()> {
         let name = opened.name.clone();
         self.drafter = Some(Box::new(Drafter::load(opened, self)?));
         tracing::info!(drafter = name, "drafts the next tokens");
@@ -502,19 +565,19 @@ impl Model {
         self.drafter.as_ref().map(|drafter| drafter.most())
     }
 
-    /// The logits `[n_vocab, n]` that its drafter computes: after each token of a sequence that this model has read since it began or was
+    /// The logits `[n_logits, n]` that its drafter computes, and `n_logits`: after each token of a sequence that this model has read since it began or was
     /// last drafted for, then after each token of the draft but the last.
     ///
     /// # Errors
     /// There is no drafter, no such token, more of them than a pass holds, or a computation fails.
-    pub fn draft_logits(&mut self, wanted: &DraftRequest<'_>) -> Result<Vec<f32>> {
+    pub fn draft_logits(&mut self, wanted: &DraftRequest<'_>) -> Result<(Vec<f32>, usize)> {
         let Some(drafter) = &mut self.drafter else {
             return Err(Error::Drafter {
                 found: "none".into(),
                 expected: "a drafter".into(),
             });
         };
-        drafter.logits(wanted)
+        Ok((drafter.logits(wanted)?, drafter.n_logits()))
     }
 
     /// Drafts for sequences, together: the tokens that its drafter holds for the likeliest.

@@ -139,8 +139,12 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         if let Some(rows) = &inputs.target {
             assembly.target(rows, shape.target)?;
         }
+        let keeps_keys = plan.target.as_ref().is_some_and(|of| of.block.is_some());
         let x;
-        (x, results) = assembly.model(&tokens.0, &wants)?;
+        (x, results) = match keeps_keys && shape.target == TargetRows::Values {
+            true => (assembly.keys_of_target()?, Results::default()),
+            false => assembly.model(&tokens.0, &wants)?,
+        };
         end = Some(x);
     }
     let named = assembly.build.lab.named.take();
@@ -443,6 +447,22 @@ impl<'a> Assembly<'a> {
         self.taps.clear();
         self.taps.insert(TARGET.into(), x);
         Ok(())
+    }
+
+    /// Stores the keys and values that all layers make of the rows of the target. Returns these rows.
+    fn keys_of_target(&mut self) -> Result<Tensor> {
+        let plan = self.build.plan;
+        let Some(rows) = self.taps.get(TARGET).cloned() else {
+            return Err(refused("the drafter has no rows of a target"));
+        };
+        let layers = plan.layers.iter().skip(n_before_tokens(plan));
+        let slots = layers.flat_map(|layer| &layer.slots);
+        for branch in slots.flat_map(|slot| &slot.branches) {
+            if branch.block.key_values().is_some() {
+                self.build.at(&branch.block).keep_keys(&rows)?;
+            }
+        }
+        Ok(rows)
     }
 
     /// The values that a drafter reads, of the hidden states of all tokens after their numbers of layers.

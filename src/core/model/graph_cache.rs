@@ -51,6 +51,12 @@ impl GraphCache {
         kept.map(|kept| &kept.pass)
     }
 
+    /// The shape of the loaded graph.
+    pub(super) fn loaded_shape(&self) -> Option<&GraphShape> {
+        let kept = self.kept.first().filter(|kept| kept.graph.is_none());
+        kept.map(|kept| &kept.shape)
+    }
+
     /// The executor, and the pass of the graph that it has loaded.
     pub(super) fn split(&mut self) -> Result<(&mut Executor, &PassGraph)> {
         let kept = self.kept.first().filter(|kept| kept.graph.is_none());

@@ -74,6 +74,8 @@ pub(super) enum TargetRows {
     Values,
     /// The results of the drafter itself for the tokens before.
     Own,
+    /// The keys that earlier passes made of them: the pass reads a block of tokens.
+    Kept,
 }
 
 impl TargetRows {
@@ -128,13 +130,15 @@ impl GraphShape {
             is_padded: options.pads(plan),
             keys,
             groups: largest_groups(options, plan),
-            wants_hidden: plan.target.is_some(),
+            wants_hidden: plan.target.as_ref().is_some_and(|of| of.block.is_none()),
             is_headless: false,
             n_top: options.n_top(plan),
             adapters: Vec::new(),
             lab: LabShape::default(),
             gives_values: options.for_drafter.is_some(),
-            target: match plan.target {
+            // Of blocks the pass over tokens is the larger one.
+            target: match &plan.target {
+                Some(target) if target.block.is_some() => TargetRows::Kept,
                 Some(_) => TargetRows::Values,
                 None => TargetRows::None,
             },

@@ -55,6 +55,7 @@ impl Model {
             Ok(_) => Error::Disturbed,
             Err(error) => error,
         };
+        self.undo_prepared();
         self.graphs.executor.wait();
         let mut found = self.cache.not_finite().unwrap_or_default();
         // What rows of nobody have written is read by none.

@@ -29,9 +29,11 @@ use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
 use super::points::Points;
+use super::prepared::Prepared;
 use super::support;
 use super::token_sources::TokenSources;
 use super::top_rows::TopRows;
+use super::versioned::Versioned;
 
 impl PassCounts {
     /// What was done since an earlier state.
@@ -40,6 +42,8 @@ impl PassCounts {
         Self {
             n_built: self.n_built - before.n_built,
             n_views: self.n_views - before.n_views,
+            n_prepared: self.n_prepared - before.n_prepared,
+            n_undone: self.n_undone - before.n_undone,
             runs: WorkCounts {
                 n_runs: now.n_runs - then.n_runs,
                 n_replayed: now.n_replayed - then.n_replayed,
@@ -62,7 +66,7 @@ pub struct Model {
     pub(super) adapters: ModelAdapters,
     pub(super) cache: KvCache,
     pub(super) states: States,
-    pub(super) block_manager: BlockManager,
+    pub(super) block_manager: Versioned<BlockManager>,
     /// The sources of sequences, if the model reads any.
     pub(super) sources: TokenSources,
     /// The towers of the model.
@@ -90,6 +94,10 @@ pub struct Model {
     /// Scratch memory on each device, in bytes.
     pub(super) compute_bytes: Vec<u64>,
     pub(super) n_views: u64,
+    /// The next pass, as far as it is known while devices compute.
+    pub(super) prepared: Option<Prepared>,
+    pub(super) n_prepared: u64,
+    pub(super) n_undone: u64,
     /// What drafts its next tokens.
     pub(super) drafter: Option<Box<dyn DraftModel>>,
     /// What stands for the values of the target in its next pass, if it is a drafter.
@@ -103,6 +111,10 @@ pub struct PassCounts {
     pub n_built: u64,
     /// Attention operations over runs, of a layer.
     pub n_views: u64,
+    /// Passes that were prepared while devices computed the pass before.
+    pub n_prepared: u64,
+    /// Those of them that were not used, because the next batch was another.
+    pub n_undone: u64,
     /// The runs of graphs.
     pub runs: WorkCounts,
 }
@@ -214,7 +226,7 @@ impl Model {
             adapters,
             cache,
             states,
-            block_manager,
+            block_manager: Versioned::new(block_manager),
             sources: TokenSources::default(),
             towers: None,
             media: HashMap::new(),
@@ -231,6 +243,9 @@ impl Model {
             n_checked: 0,
             compute_bytes: Vec::new(),
             n_views: 0,
+            prepared: None,
+            n_prepared: 0,
+            n_undone: 0,
             drafter: None,
             draft_rows: DraftRows::of_kind(TargetRows::Values),
         };
@@ -348,7 +363,7 @@ impl Model {
         self.graphs.executor.workers()
     }
 
-    /// The memory that the model takes, with the weights of its towers.
+    /// The memory that the model takes, with the weights of its towers, and with its drafter.
     pub fn memory(&self) -> MemoryUse {
         let caches = [self.cache.bytes(), self.states.bytes()];
         let on_processor = [self.adapters.mapped_bytes, self.adapters.copied_bytes];
@@ -366,14 +381,19 @@ impl Model {
                 &self.compute_bytes,
             ),
         };
+        let own = match &self.drafter {
+            Some(drafter) => own.with_model(&drafter.memory()),
+            None => own,
+        };
         let towers = self.towers.iter().flat_map(MediaTowers::memory);
         towers.fold(own, |all, tower| all.with_tower(&tower))
     }
 
     /// Number of positions that fit into the cache of every layer, in full blocks. Blocks that are only cached
-    /// count as free. Layers with a window free blocks as a sequence continues.
+    /// count as free, and so do those of a prepared pass. Layers with a window free blocks as a sequence continues.
     pub fn free_slots(&self) -> usize {
-        self.block_manager.free().unwrap_or(self.options.n_ctx)
+        let free = self.block_manager.free_with(self.n_ahead());
+        free.unwrap_or(self.options.n_ctx)
     }
 
     /// Number of graphs of passes built so far. A pass of a recently used shape adds none.
@@ -386,6 +406,8 @@ impl Model {
         PassCounts {
             n_built: self.graphs.n_built(),
             n_views: self.n_views,
+            n_prepared: self.n_prepared,
+            n_undone: self.n_undone,
             runs: self.graphs.executor.counts(),
         }
     }

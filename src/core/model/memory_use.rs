@@ -101,6 +101,27 @@ pub struct TowerUse {
 }
 
 impl MemoryUse {
+    /// The memory without so many bytes of mapped weights, which another model uses too.
+    #[must_use]
+    pub(super) fn without_mapped(mut self, bytes: u64) -> Self {
+        self.mapped = self.mapped.saturating_sub(bytes);
+        if let Some(processor) = self.devices.first_mut() {
+            processor.mapped = processor.mapped.saturating_sub(bytes);
+        }
+        self
+    }
+
+    /// The memory with another model beside it.
+    #[must_use]
+    pub fn with_model(mut self, other: &Self) -> Self {
+        self.mapped = self.mapped.saturating_add(other.mapped);
+        self.copied = self.copied.saturating_add(other.copied);
+        self.cache = self.cache.saturating_add(other.cache);
+        self.compute = self.compute.saturating_add(other.compute);
+        DeviceUse::merge(&mut self.devices, &other.devices);
+        self
+    }
+
     /// The memory with a tower.
     #[must_use]
     pub fn with_tower(mut self, tower: &TowerUse) -> Self {

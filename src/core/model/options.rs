@@ -87,6 +87,21 @@ impl Options {
         }
     }
 
+    /// The options of a drafter with this plan whose target runs with these.
+    #[must_use]
+    pub fn of_drafter(&self, plan: &Plan) -> Self {
+        let block = plan.target.as_ref().and_then(|target| target.block);
+        let n_rows = block.map_or(1, |block| block.len as usize);
+        Self {
+            for_drafter: None,
+            top_logits: false,
+            // A row of each sequence has logits, or all of a block.
+            n_outputs: self.n_seqs.max(1).saturating_mul(n_rows),
+            n_batch: self.n_batch.max(n_rows),
+            ..self.clone()
+        }
+    }
+
     /// The default maximum number of tokens of a pass.
     pub const N_BATCH: usize = 512;
 

@@ -18,7 +18,7 @@ use super::inputs::{PassData, VisibleKeys, apart};
 use super::key_shape::KeyShape;
 use super::lab::{self, CapturedRow, PassLab};
 use super::lifecycle::Model;
-use super::media::FIRST_MEDIA_ID;
+use super::media::{FIRST_MEDIA_ID, MediaOfPass};
 use super::named_value::NamedValue;
 use super::padding;
 use super::stage::{self, StageTensors};
@@ -50,8 +50,11 @@ impl<'a> PassRow<'a> {
 
 /// Receives the results of a pass.
 pub trait PassSink {
-    /// Devices compute while the host is free until this returns.
-    fn launched(&mut self) {}
+    /// Devices compute while the host is free until this returns. Returns the places that the next pass will probably read, one of
+    /// each sequence, so that it is prepared meanwhile; none if that is not known.
+    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
+        Vec::new()
+    }
 
     /// Receives rows, each with its index among the outputs of the batch. Returns those of which it needs all logits, by their numbers
     /// in the slice, and then receives each of these again.
@@ -75,9 +78,38 @@ pub(super) enum PassTokens<'b> {
     Source(&'b Batch),
 }
 
+/// What a pass reads besides its tokens.
+pub(super) struct PassReads {
+    /// The keys of each KV group.
+    keys: Vec<VisibleKeys>,
+    media: MediaOfPass,
+    lab: PassLab,
+    /// The rows of its sources, if they are rows in the place of tokens.
+    source_rows: Vec<f32>,
+}
+
+impl PassReads {
+    /// Attention operations over runs, of a layer.
+    pub(super) fn n_views(&self) -> u64 {
+        let views = self.keys.iter().map(|keys| keys.shape().n_views());
+        views.max().unwrap_or(0) as u64
+    }
+}
+
 impl<'b> PassTokens<'b> {
+    /// The tokens of texts and those of sources; `none` where there are none.
+    fn lists<'n>(self, none: &'n Batch) -> (&'n Batch, &'n Batch)
+    where
+        'b: 'n,
+    {
+        match self {
+            Self::Texts { batch, source, .. } => (batch, source),
+            Self::Source(source) => (none, source),
+        }
+    }
+
     /// The tokens that get slots of the cache.
-    fn stored(self) -> &'b Batch {
+    pub(super) fn stored(self) -> &'b Batch {
         match self {
             Self::Texts { batch, .. } => batch,
             Self::Source(source) => source,
@@ -103,8 +135,9 @@ impl<'b> PassTokens<'b> {
 pub(super) enum RowDestination<'a> {
     /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
     Kept(&'a [usize]),
-    /// The highest logits are kept, and all stay where they were computed. The sink is told when devices compute.
-    Top(&'a mut dyn PassSink),
+    /// The highest logits are kept, and all stay where they were computed. The sink is told when devices compute; the next pass is
+    /// prepared then if this one reads the whole batch.
+    Top(&'a mut dyn PassSink, bool),
     /// Rows are handed out.
     Each(RowsCallback<'a>),
     /// Hidden states are the results, from which logits are computed later.
@@ -118,6 +151,7 @@ impl Model {
     /// The batch does not fit the model, the cache is full, or a computation fails. The cache then holds none of
     /// the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32]> {
+        self.undo_prepared();
         let with_media = self.batch_with_media(batch);
         let batch = with_media.as_ref().unwrap_or(batch);
         self.check(batch)?;
@@ -212,14 +246,19 @@ impl Model {
 
     /// The passes that a batch takes. Sequences have the blocks for their tokens then.
     fn parts(&mut self, batch: &Batch) -> Result<Vec<SubBatch>> {
-        let (has_states, is_cached) = (!self.states.is_empty(), self.options.n_ctx > 0);
-        if is_cached {
+        if self.options.n_ctx > 0 {
             // Where runs lie decides what is read together.
             let prepared = self.block_manager.prepare(&batch.positions);
             let prepared = prepared.map_err(|shortage| self.shortage(shortage, batch))?;
             let ((), copied) = prepared.make(|copy| self.copy_slots(copy));
             copied.inspect_err(|_| self.block_manager.abandon())?;
         }
+        Ok(self.split(batch))
+    }
+
+    /// [`Self::parts`] of sequences that have the blocks for their tokens.
+    pub(super) fn split(&self, batch: &Batch) -> Vec<SubBatch> {
+        let (has_states, is_cached) = (!self.states.is_empty(), self.options.n_ctx > 0);
         let n_groups = match (has_states, is_cached) {
             (true, _) => MAX_GROUPS,
             (false, false) => MAX_VIEWS,
@@ -236,7 +275,7 @@ impl Model {
         };
         let parts = sub_batch::by_sequence(batch, n_groups, place, alone);
         if has_states || !self.reads_other_slots() {
-            return Ok(parts);
+            return parts;
         }
         let largest = self.options.rows_of_pass(&self.plan);
         let (mut out, mut left) = (Vec::new(), parts);
@@ -252,12 +291,12 @@ impl Model {
                 None => out.push(padded.unwrap_or(part)),
             }
         }
-        Ok(out)
+        out
     }
 
     /// Whether rows of nobody pad a pass over a batch. Captures, edits and media have rows of their own in a graph, so their
     /// passes have the shape of the batch.
-    fn pads(&self, batch: &Batch) -> bool {
+    pub(super) fn pads(&self, batch: &Batch) -> bool {
         self.options.pads(&self.plan)
             && batch
                 .positions
@@ -305,10 +344,13 @@ impl Model {
         self.captured_rows.clear();
         let (placed, _) = self.placed(batch)?;
         let batch = placed.as_ref().unwrap_or(batch);
+        if let Some(prepared) = self.take_prepared(batch) {
+            return self.forward_prepared(prepared, batch, sink);
+        }
         let parts = self.parts(batch)?;
         let mut is_sound = true;
         for (n, part) in parts.iter().enumerate() {
-            let rows = RowDestination::Top(&mut *sink);
+            let rows = RowDestination::Top(&mut *sink, parts.len() == 1);
             if let Err(error) = self.pass_part(part, rows) {
                 self.undo(batch, &parts[..n]);
                 return Err(error);
@@ -317,7 +359,7 @@ impl Model {
             if parts.len() == 1 {
                 self.verify(batch, is_sound)?;
             }
-            self.hand_out(&part.outputs, sink)?;
+            self.hand_out(part.outputs.iter().copied().enumerate(), sink)?;
         }
         match parts.len() {
             1 => Ok(()),
@@ -339,23 +381,30 @@ impl Model {
         }
     }
 
-    /// Hands out the rows of the last pass by their highest logits. `places` has their indices.
-    fn hand_out(&mut self, places: &[usize], sink: &mut dyn PassSink) -> Result<()> {
+    /// Hands out rows of the last pass by their highest logits. `places` has the number of each result, and its index among the
+    /// outputs of the batch.
+    pub(super) fn hand_out(
+        &mut self,
+        places: impl Iterator<Item = (usize, usize)>,
+        sink: &mut dyn PassSink,
+    ) -> Result<()> {
         let (executor, pass) = self.graphs.split()?;
         let Some(logits) = &pass.logits else {
             return Ok(());
         };
-        let top = places.iter().enumerate().map(|(i, at)| {
+        let places: Vec<(usize, usize)> = places.collect();
+        let top = places.iter().map(|(i, at)| {
             let row = PassRow {
-                logits: RowLogits::Top(self.top.row(i)),
+                logits: RowLogits::Top(self.top.row(*i)),
                 hidden: &[],
             };
             (*at, row)
         });
-        for i in sink.rows(&top.collect::<Vec<_>>()) {
+        for needed in sink.rows(&top.collect::<Vec<_>>()) {
+            let (i, at) = places[needed];
             self.row.resize(self.plan.n_vocab as usize)?;
             executor.read_row(logits, i, &mut self.row)?;
-            sink.rows(&[(places[i], PassRow::of(&self.row))]);
+            sink.rows(&[(at, PassRow::of(&self.row))]);
         }
         Ok(())
     }
@@ -410,6 +459,7 @@ impl Model {
     pub fn forward_each(&mut self, batch: &Batch, each: RowsCallback<'_>) -> Result<()> {
         let with_media = self.batch_with_media(batch);
         let batch = with_media.as_ref().unwrap_or(batch);
+        self.undo_prepared();
         // Where attention reads slots of others, an edited sequence has a pass of its own.
         let mut ids = batch.positions.iter().map(|(id, _)| *id);
         let is_mixed = self.reads_other_slots() && ids.any(|id| self.is_edited(id));
@@ -434,7 +484,7 @@ impl Model {
         Ok(())
     }
 
-    fn check(&self, batch: &Batch) -> Result<()> {
+    pub(super) fn check(&self, batch: &Batch) -> Result<()> {
         let is_medium = |token: u32| token >= FIRST_MEDIA_ID;
         batch.check(self.options.n_batch, self.plan.n_vocab, is_medium)?;
         if self.options.n_ctx > 0 || !self.states.is_empty() {
@@ -447,9 +497,19 @@ impl Model {
     pub(super) fn pass(&mut self, tokens: PassTokens<'_>, rows: RowDestination<'_>) -> Result<()> {
         let stored = tokens.stored();
         let allocated = self.allocate(stored, tokens.groups())?;
+        self.guarded(&stored.positions, |this| {
+            this.compute(tokens, &allocated, rows)
+        })
+    }
+
+    /// Computes a pass over these places. If that fails, they are rolled back.
+    pub(super) fn guarded(
+        &mut self,
+        places: &[(SequenceId, u32)],
+        compute: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         // A panic leaves nothing half done: the slots of the pass are freed below.
-        let compute = AssertUnwindSafe(|| self.compute(tokens, &allocated, rows));
-        let result = catch_unwind(compute);
+        let result = catch_unwind(AssertUnwindSafe(|| compute(self)));
         let result = result.map(|result| result.and_then(|()| self.check_files()));
         let result = result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -459,8 +519,9 @@ impl Model {
         if result.is_err() {
             // A graph that failed is not run again, and its results are not used.
             self.graphs.forget_loaded();
+            self.undo_prepared();
             if self.options.n_ctx > 0 {
-                self.block_manager.roll_back(&stored.positions);
+                self.block_manager.roll_back(places);
             }
         }
         result
@@ -517,84 +578,22 @@ impl Model {
         mut rows: RowDestination<'_>,
     ) -> Result<()> {
         let none = Batch::default();
-        let (batch, source) = match tokens {
-            PassTokens::Texts { batch, source, .. } => (batch, source),
-            PassTokens::Source(source) => (&none, source),
-        };
+        let (batch, _) = tokens.lists(&none);
         let n_outputs = batch.n_outputs();
         // So many logits do not fit: the head runs in parts, after the pass.
         let is_headless = n_outputs > self.max_outputs() || matches!(rows, RowDestination::Hidden);
-        let is_cached = self.options.n_ctx > 0;
-        let lists = (batch, source);
-        let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
-        let views = keys.iter().map(|keys| keys.shape().n_views());
-        self.n_views += views.max().unwrap_or(0) as u64;
-        let media = self.media_of(batch)?;
         let of_tokens = self.of_tokens(batch);
         let asked = of_tokens.as_ref().unwrap_or(batch);
-        let lab = PassLab::of(
-            &self.labs,
-            &self.points,
-            asked,
-            (&self.block_manager, is_cached),
-        );
-        let source_rows = self.sources.rows(&source.positions);
-        self.load_graph(GraphShape {
-            n_tokens: batch.len(),
-            n_source: source.len(),
-            source_is_rows: !source_rows.is_empty(),
-            n_media: media.places.len(),
-            n_media_tokens: media.tokens.len(),
-            n_outputs: match tokens.rows() {
-                Some(_) => padding::n_results(batch),
-                None => n_outputs,
-            },
-            is_padded: tokens.rows().is_some(),
-            keys: self.shapes_of(&keys),
-            n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
-            groups: tokens.groups().to_vec(),
-            wants_hidden: batch.wants_hidden || is_headless,
-            is_headless,
-            n_top: if n_outputs > 0 { self.n_top(batch) } else { 0 },
-            adapters: self.adapters.on(&sequences(tokens.stored())),
-            lab: lab.shape(),
-            gives_values: self.drafter.is_some() && self.options.for_drafter.is_some(),
-            target: match self.plan.target {
-                Some(_) => self.draft_rows.kind,
-                None => TargetRows::None,
-            },
-        })?;
+        let (shape, reads) = self.reads_of(tokens, asked, is_headless)?;
+        self.n_views += reads.n_views();
+        self.load_graph(shape)?;
+        self.write_inputs(tokens, allocated, &reads)?;
+        self.launch(&mut rows)?;
         let (executor, pass) = self.graphs.split()?;
-        for (group, keys) in keys.iter().enumerate() {
-            let runs = keys.runs().iter().enumerate();
-            for (i, runs) in runs.filter(|_| moves_runs(&self.plan, group)) {
-                executor.move_views((group, i), runs.first)?;
-            }
-        }
-        let data = PassData {
-            batch,
-            rows: tokens.rows(),
-            source,
-            source_rows,
-            allocated,
-            keys: &keys,
-            block_manager: &self.block_manager,
-            adapters: &self.adapters,
-            lab: &lab,
-            media: &media,
-            target: &self.draft_rows,
-            of_sequences: &self.media,
-        };
-        tracing::trace_span!(target: "phase", "inputs")
-            .in_scope(|| pass.inputs.write(executor, &data))?;
-        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
-        if let RowDestination::Top(sink) = &mut rows {
-            sink.launched();
-        }
         lab::read(
             executor,
             &pass.captured_rows,
-            &lab,
+            &reads.lab,
             asked,
             &mut self.captured_rows,
         )?;
@@ -642,13 +641,123 @@ impl Model {
                 each(0, &self.logits);
             }
             RowDestination::Hidden => {}
-            RowDestination::Top(_) => {
-                if let Some(top) = &pass.top {
-                    self.top.read(executor, top)?;
-                }
+            RowDestination::Top(..) => self.read_top()?,
+        }
+        Ok(())
+    }
+
+    /// Launches the loaded graph. While devices compute, the next pass is prepared.
+    pub(super) fn launch(&mut self, rows: &mut RowDestination<'_>) -> Result<()> {
+        let (executor, _) = self.graphs.split()?;
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
+        if let RowDestination::Top(sink, is_whole) = rows {
+            let next = sink.launched();
+            if *is_whole {
+                self.prepare(&next)?;
             }
         }
         Ok(())
+    }
+
+    /// Reads the highest logits of the pass, once they are there.
+    pub(super) fn read_top(&mut self) -> Result<()> {
+        let (executor, pass) = self.graphs.split()?;
+        match &pass.top {
+            Some(top) => Ok(self.top.read(executor, top)?),
+            None => Ok(()),
+        }
+    }
+
+    /// What a pass reads, and the shape of its graph. `asked` has the tokens for which values are captured.
+    pub(super) fn reads_of(
+        &self,
+        tokens: PassTokens<'_>,
+        asked: &Batch,
+        is_headless: bool,
+    ) -> Result<(GraphShape, PassReads)> {
+        let none = Batch::default();
+        let (batch, source) = tokens.lists(&none);
+        let (n_outputs, is_cached) = (batch.n_outputs(), self.options.n_ctx > 0);
+        let keys = VisibleKeys::of(
+            &self.block_manager,
+            (batch, source),
+            is_cached,
+            self.is_paged,
+        );
+        let media = self.media_of(batch)?;
+        let lab = PassLab::of(
+            &self.labs,
+            &self.points,
+            asked,
+            (&*self.block_manager, is_cached),
+        );
+        let source_rows = self.sources.rows(&source.positions);
+        let shape = GraphShape {
+            n_tokens: batch.len(),
+            n_source: source.len(),
+            source_is_rows: !source_rows.is_empty(),
+            n_media: media.places.len(),
+            n_media_tokens: media.tokens.len(),
+            n_outputs: match tokens.rows() {
+                Some(_) => padding::n_results(batch),
+                None => n_outputs,
+            },
+            is_padded: tokens.rows().is_some(),
+            keys: self.shapes_of(&keys),
+            n_ended: graph_shape::n_ended(&self.plan, &batch.positions),
+            groups: tokens.groups().to_vec(),
+            wants_hidden: batch.wants_hidden || is_headless,
+            is_headless,
+            n_top: if n_outputs > 0 { self.n_top(batch) } else { 0 },
+            adapters: self.adapters.on(&sequences(tokens.stored())),
+            lab: lab.shape(),
+            gives_values: self.drafter.is_some() && self.options.for_drafter.is_some(),
+            target: match self.plan.target {
+                Some(_) => self.draft_rows.kind,
+                None => TargetRows::None,
+            },
+        };
+        let reads = PassReads {
+            keys,
+            media,
+            lab,
+            source_rows,
+        };
+        Ok((shape, reads))
+    }
+
+    /// Writes the inputs of the loaded graph, which has the shape of the pass.
+    pub(super) fn write_inputs(
+        &mut self,
+        tokens: PassTokens<'_>,
+        allocated: &Allocation,
+        reads: &PassReads,
+    ) -> Result<()> {
+        let none = Batch::default();
+        let (batch, source) = tokens.lists(&none);
+        let (executor, pass) = self.graphs.split()?;
+        for (group, keys) in reads.keys.iter().enumerate() {
+            let runs = keys.runs().iter().enumerate();
+            for (i, runs) in runs.filter(|_| moves_runs(&self.plan, group)) {
+                executor.move_views((group, i), runs.first)?;
+            }
+        }
+        let data = PassData {
+            batch,
+            rows: tokens.rows(),
+            source,
+            source_rows: &reads.source_rows,
+            allocated,
+            keys: &reads.keys,
+            block_manager: &self.block_manager,
+            adapters: &self.adapters,
+            lab: &reads.lab,
+            media: &reads.media,
+            target: &self.draft_rows,
+            of_sequences: &self.media,
+        };
+        let span = tracing::trace_span!(target: "phase", "inputs");
+        Ok(span.in_scope(|| pass.inputs.write(executor, &data))?)
     }
 
     /// The shapes of the keys of each KV group. Views of cached runs can be moved, so a graph serves them wherever they
@@ -775,7 +884,7 @@ impl Model {
                 }
                 RowDestination::Hidden => {}
                 // So many rows have no highest logits.
-                RowDestination::Top(_) => {}
+                RowDestination::Top(..) => {}
             }
         }
         Ok(())

@@ -245,6 +245,7 @@ impl Model {
         let there = blocks.parts.iter().zip(wanted);
         let wanted: Vec<u64> = there.map(|(has, wanted)| has & wanted).collect();
         let tokens = [before, &blocks.tokens].concat();
+        self.announce(&key);
         let taken = self
             .block_manager
             .take_parts(&key, &tokens, blocks.first, &wanted);

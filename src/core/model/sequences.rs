@@ -11,6 +11,7 @@ impl Model {
     /// Starts a sequence with the cached prefix of its tokens, without the last token. With recurrent states, the
     /// prefix ends with a block. A running sequence continues where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> CachedPrefix {
+        self.undo_prepared();
         let with_media = self.with_media(sequence, tokens, 0);
         let tokens = with_media.as_deref().unwrap_or(tokens);
         let source = self.sources.of(sequence);
@@ -70,6 +71,7 @@ impl Model {
     /// (recurrent state, window that has moved on). Returns the position at which the sequence continues.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
         let n_source = self.sources.of(sequence).len() as u32;
+        self.undo_prepared();
         // A fault of the first token may be a fault of the source.
         let from = if from == 0 { 0 } else { n_source + from };
         let next = self.block_manager.forget(sequence, from);
@@ -90,6 +92,7 @@ impl Model {
 
     /// Ends a sequence whose keys, values and states are wrong: its prefix does not stay cached.
     pub fn discard(&mut self, sequence: SequenceId) {
+        self.undo_prepared();
         if let Some(drafter) = &mut self.drafter {
             drafter.release(sequence);
         }
@@ -102,7 +105,7 @@ impl Model {
         if let Some(drafter) = &mut self.drafter {
             drafter.release(sequence);
         }
-        self.block_manager.release(sequence);
+        self.release_prepared(sequence);
     }
 
     /// The adapters, in their order.

@@ -118,6 +118,7 @@ impl Model {
         let key = source.key(&computed);
         let n_source = source.len() as u32;
         self.block_manager.set_prefix_key(sequence, &key, n_source);
+        self.announce_sequence(sequence, &key);
     }
 
     /// A batch with positions among the tokens of each sequence; none if the model reads no source.

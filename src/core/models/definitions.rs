@@ -8,6 +8,7 @@ use crate::hf::Maps;
 use crate::hf::processor::{ProcessorError, Processors};
 
 use super::mmproj::MmprojChoice;
+use super::source::ModelSource;
 
 /// The definitions, maps and options with which models are opened.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Definitions {
     pub towers: Library,
     /// Drafters.
     pub drafters: Library,
+    /// Maps of folders to drafters.
+    pub drafter_maps: Maps,
     /// Maps of folders to towers.
     pub tower_maps: Maps,
     /// Maps of projector files to towers.
@@ -44,6 +47,7 @@ impl Definitions {
             maps: Maps::open(folders)?,
             towers: Library::towers(&REGISTRY, folders)?,
             drafters: Library::drafters(&REGISTRY, folders)?,
+            drafter_maps: Maps::drafters(folders)?,
             tower_maps: Maps::towers(folders)?,
             mmproj_maps: Maps::mmproj(folders)?,
             processors: Processors::open(folders)?,
@@ -64,7 +68,7 @@ pub enum DrafterChoice {
     /// Nowhere.
     None,
     /// A model or a drafter of its own.
-    File(PathBuf),
+    Named(ModelSource),
 }
 
 /// Why definitions are not available.

@@ -1,12 +1,15 @@
 //! The drafter of a model: opened beside it, from the same file or from one of its own.
 
+use std::collections::HashSet;
+
 use crate::arch::ArchDef;
+use crate::hf;
 use crate::plan::{DeviceShare, Plan};
-use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
+use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights};
 
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
-use super::model_files::{ModelFiles, read};
+use super::model_files::read;
 use super::source::ModelSource;
 
 /// The tokens of a vocabulary in a file's metadata.
@@ -33,8 +36,13 @@ impl OpenedDrafter {
         })?;
         let fault = misfit(&plan, target);
         let named = def.target.as_ref().and_then(|of| of.tokens.as_ref());
-        let tokens = match named.and_then(|name| weights.tensor(&name.value)) {
-            Some(tensor) => Some(tokens_of(&weights, tensor)?),
+        let named = named.and_then(|name| {
+            let with_ending = || weights.tensor(&format!("{}.weight", name.value));
+            weights.tensor(&name.value).or_else(with_ending)
+        });
+        let has_distances = plan.target.as_ref().is_some_and(|of| of.has_distances);
+        let tokens = match named {
+            Some(tensor) => Some(tokens_of(&weights, tensor, has_distances)?),
             None => None,
         };
         let opened = Self {
@@ -50,6 +58,26 @@ impl OpenedDrafter {
         }
     }
 
+    /// Bytes of the weights that it uses in place where its target `weights` does.
+    pub fn shared_bytes(&self, weights: &Weights, target: &Plan) -> u64 {
+        let place = |weights: &Weights, name: &str| {
+            let (bytes, offset) = weights.place(weights.tensor(name)?)?;
+            Some((bytes.as_ptr(), offset))
+        };
+        if !self.plan.devices.is_empty() || !target.devices.is_empty() {
+            return 0;
+        }
+        let used = target
+            .tensors
+            .iter()
+            .filter_map(|of| place(weights, &of.name));
+        let used: HashSet<_> = used.collect();
+        let own = self.plan.tensors.iter();
+        let shared = own
+            .filter(|of| place(&self.weights, &of.name).is_some_and(|place| used.contains(&place)));
+        shared.map(|of| of.bytes).sum()
+    }
+
     fn refused(&self, message: String) -> Error {
         Error::Drafter {
             drafter: self.weights.label().to_owned(),
@@ -57,7 +85,7 @@ impl OpenedDrafter {
         }
     }
 
-    /// Places all of it where the last layer of the target is. A drafter is placed once.
+    /// Places all of it where the last layer of the target is, or on the processor. A drafter is placed once.
     pub fn place_like(&mut self, target: &Plan) {
         let slots = target.layers.iter().flat_map(|layer| &layer.slots);
         let last = slots.flat_map(|slot| &slot.branches).last();
@@ -128,9 +156,9 @@ pub fn open_drafter(
     match &with.drafter {
         DrafterChoice::None => Ok(None),
         DrafterChoice::Found => Ok(in_file(model, (def, plan), with)),
-        DrafterChoice::File(path) => {
-            let source = ModelSource::File(path.clone());
-            let ModelFiles { weights, .. } = read(&source, with)?;
+        DrafterChoice::Named(source) => {
+            let mut weights = read_drafter(source, with)?;
+            weights.add_metadata(&number_of_layers(plan));
             let Some(arch) = weights.metadata().str("general.architecture") else {
                 let model = weights.label().to_owned();
                 return Err(Error::NoArch { model });
@@ -155,6 +183,25 @@ pub fn open_drafter(
             Ok(Some(opened))
         }
     }
+}
+
+/// The weights of a drafter: those of a folder by a map of drafters, or by one of models, or those of a file.
+fn read_drafter(source: &ModelSource, with: &Definitions) -> Result<Weights, Error> {
+    if let Some(path) = source.file().filter(|path| hf::is_folder(path)) {
+        let maps = (&with.drafter_maps, &with.drafters);
+        match hf::open(path, maps.0, maps.1, with.allow_unmapped) {
+            Err(hf::Error::NoMap { .. }) => {}
+            opened => return Ok(opened?.weights),
+        }
+    }
+    Ok(read(source, with)?.weights)
+}
+
+/// What a drafter may know of its target.
+fn number_of_layers(target: &Plan) -> Metadata {
+    let mut known = Metadata::default();
+    known.insert("target.block_count", Value::U32(target.layers.len() as u32));
+    known
 }
 
 /// The drafter that the definition of a model names, if its weights are in the model's file.
@@ -198,8 +245,12 @@ fn with_tables_of(target: &Weights, def: &ArchDef, own: Weights) -> Result<Weigh
     Ok(all?.with_files(files))
 }
 
-/// Token ids in a tensor of whole numbers.
-fn tokens_of(weights: &Weights, tensor: &TensorInfo) -> Result<Vec<u32>, Error> {
+/// Token ids in a tensor of whole numbers, which may be distances from the places in it.
+fn tokens_of(
+    weights: &Weights,
+    tensor: &TensorInfo,
+    are_distances: bool,
+) -> Result<Vec<u32>, Error> {
     let refuse = |message: &str| Error::Drafter {
         drafter: weights.label().to_owned(),
         message: format!("the tensor `{}` {message}", tensor.name),
@@ -212,19 +263,23 @@ fn tokens_of(weights: &Weights, tensor: &TensorInfo) -> Result<Vec<u32>, Error> 
     }
     let mut bytes = vec![0; n as usize * tensor.ty.block_bytes() as usize];
     weights.rows(tensor, 0, &mut bytes)?;
-    let tokens: Option<Vec<u32>> = match tensor.ty {
+    let numbers: Vec<i64> = match tensor.ty {
         TensorType::I64 => {
             let all = bytes.as_chunks().0.iter();
-            all.map(|of| u32::try_from(i64::from_le_bytes(*of)).ok())
-                .collect()
+            all.map(|of| i64::from_le_bytes(*of)).collect()
         }
         TensorType::I32 => {
             let all = bytes.as_chunks().0.iter();
-            all.map(|of| u32::try_from(i32::from_le_bytes(*of)).ok())
-                .collect()
+            all.map(|of| i64::from(i32::from_le_bytes(*of))).collect()
         }
         _ => return Err(refuse("has no whole numbers, expected token ids")),
     };
+    let numbers = (0i64..).zip(numbers);
+    let tokens = numbers.map(|(at, number)| {
+        let from = if are_distances { at } else { 0 };
+        u32::try_from(number.checked_add(from)?).ok()
+    });
+    let tokens: Option<Vec<u32>> = tokens.collect();
     tokens.ok_or_else(|| refuse("has a number that is no token id"))
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::facts::{FileFacts, LayerIndex, LayerScope};
+use super::facts::{FileFacts, LayerIndex, LayerScope, WholeLists};
 use super::layer_plan::blocks;
 use super::mixes::MixUse;
 use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
-    BranchPlan, DiffusionPlan, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan,
-    SlotPlan, TargetPlan, TensorSet, Unit,
+    BranchPlan, DiffusionPlan, DraftBlock, Error, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS,
+    NormUse, Plan, SlotPlan, TargetPlan, TensorSet, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
@@ -170,11 +170,18 @@ impl<'a> Planner<'a> {
     ) -> Planned<TargetPlan> {
         let mut after = Vec::with_capacity(target.after.len());
         for number in &target.after {
-            match self.evaluate(&number.value, global, &"target: after")? {
-                Value::Int(n) if n >= 0 => after.push(n as u64),
-                other => self.problem(format!(
-                    "target: after: {other} layers, expected an integer from 0"
-                ))?,
+            let lists = WholeLists(global);
+            let values = match self.evaluate(&number.value, &lists, &"target: after")? {
+                Value::List(values) => values,
+                value => vec![value],
+            };
+            for value in values {
+                match value {
+                    Value::Int(n) if n >= 0 => after.push(n as u64),
+                    other => self.problem(format!(
+                        "target: after: {other} layers, expected an integer from 0"
+                    ))?,
+                }
             }
         }
         let width = match &target.width {
@@ -186,20 +193,47 @@ impl<'a> Planner<'a> {
                 ))?,
             },
         };
-        let is_normed = match &target.normed {
-            None => false,
-            Some(normed) => match self.evaluate(&normed.expr, global, &"target: normed")? {
-                Value::Bool(is_normed) => is_normed,
-                other => {
-                    self.problem(format!("target: normed: {other}, expected true or false"))?
+        let mut flag = |setting: &Option<Setting>, name: &str| match setting {
+            None => Ok(false),
+            Some(flag) => {
+                match self.evaluate(&flag.expr, global, &format_args!("target: {name}"))? {
+                    Value::Bool(flag) => Ok(flag),
+                    other => {
+                        self.problem(format!("target: {name}: {other}, expected true or false"))
+                    }
                 }
-            },
+            }
+        };
+        let is_normed = flag(&target.normed, "normed")?;
+        let has_distances = flag(&target.distances, "distances")?;
+        let block = match target.block.as_ref().zip(target.mask.as_ref()) {
+            None => None,
+            Some((len, mask)) => {
+                let n_vocab = self.number(global, "n_vocab")?;
+                let len = self.evaluate(&len.expr, global, &"target: block")?;
+                let mask = self.evaluate(&mask.expr, global, &"target: mask")?;
+                match (len, mask) {
+                    (Value::Int(len @ 2..), Value::Int(mask))
+                        if (0..n_vocab as i64).contains(&mask) =>
+                    {
+                        Some(DraftBlock {
+                            len: len as u64,
+                            mask: mask as u32,
+                        })
+                    }
+                    (len, mask) => self.problem(format!(
+                        "target: a block of {len} tokens with the mask {mask}, expected 2 or more, and a token below {n_vocab}"
+                    ))?,
+                }
+            }
         };
         Ok(TargetPlan {
             after,
             is_normed,
             width,
             n_layers: 0,
+            has_distances,
+            block,
         })
     }
 

@@ -497,3 +497,24 @@ impl Scope for UnitScope<'_> {
         self.layer.count(key)
     }
 }
+
+/// A scope in which the name of a list gives the whole list, not the element of a layer.
+pub(super) struct WholeLists<'a>(pub(super) &'a LayerScope<'a>);
+
+impl Scope for WholeLists<'_> {
+    fn name(&self, name: &str, _: bool) -> Result<Value, String> {
+        self.0.name(name, true)
+    }
+
+    fn has(&self, weight: &str) -> Result<bool, String> {
+        self.0.has(weight)
+    }
+
+    fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
+        self.0.dim(weight, index)
+    }
+
+    fn count(&self, key: &str) -> Result<i64, String> {
+        self.0.count(key)
+    }
+}

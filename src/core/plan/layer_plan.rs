@@ -110,6 +110,19 @@ pub struct TargetPlan {
     pub width: u64,
     /// Number of layers that read these rows alone; they are the first ones of the plan.
     pub n_layers: usize,
+    /// Whether the tensor of tokens has their distances from their own numbers.
+    pub has_distances: bool,
+    /// The blocks that it drafts; none if it goes on token by token.
+    pub block: Option<DraftBlock>,
+}
+
+/// Tokens that a drafter computes in one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftBlock {
+    /// Their number: the last token of the sequence, then masks.
+    pub len: u64,
+    /// The token that stands for those that are to be drafted.
+    pub mask: u32,
 }
 
 impl TargetPlan {

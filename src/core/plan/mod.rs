@@ -29,7 +29,9 @@ pub use cache_plan::{
     BLOCK_LEN, CacheCapacity, CachePlan, HOME_STEP, KeyTokens, RowLayout, SlotLayout,
 };
 pub use error::Error;
-pub use layer_plan::{BranchPlan, HeadPlan, LayerPlan, NormUse, SlotPlan, SourcePlan, TargetPlan};
+pub use layer_plan::{
+    BranchPlan, DraftBlock, HeadPlan, LayerPlan, NormUse, SlotPlan, SourcePlan, TargetPlan,
+};
 pub use model_plan::{DiffusionPlan, Media, MediaAttention, MediaPositions, Plan, Pooling};
 pub use parameters::parameters;
 pub use placement::{DeviceOverride, DeviceShare, PROCESSOR};

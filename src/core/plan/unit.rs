@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::facts::{LayerScope, UnitScope};
+use super::facts::{LayerScope, UnitScope, WholeLists};
 use super::planner::{Planned, Planner, Reported, index_of};
 use super::{
     CachePlan, ContractRef, KeyTokens, KeyValuePlan, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
@@ -14,27 +14,6 @@ use crate::arch::{
     WeightRole, nearest,
 };
 use lab_base::weights::TensorType;
-
-/// A scope in which the name of a list gives the whole list, not the element of a layer.
-struct WholeLists<'a>(&'a LayerScope<'a>);
-
-impl Scope for WholeLists<'_> {
-    fn name(&self, name: &str, _: bool) -> Result<Value, String> {
-        self.0.name(name, true)
-    }
-
-    fn has(&self, weight: &str) -> Result<bool, String> {
-        self.0.has(weight)
-    }
-
-    fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
-        self.0.dim(weight, index)
-    }
-
-    fn count(&self, key: &str) -> Result<i64, String> {
-        self.0.count(key)
-    }
-}
 
 impl Planner<'_> {
     /// Plans a use of a contract: options, weights, rules and state.

@@ -55,6 +55,8 @@ const METRICS: &[&str] = &[
     "bench_prefix_lookups_total counter Lookups of prompts, by tier of the prefix cache and by why no more was found (`none`: all was found).",
     "bench_prefix_store_bytes gauge Bytes of stored prefixes, in the host's memory and in the folder.",
     "bench_prefix_store_segments_total counter Segments of prefixes that were written to files, that could not be, and files that were dropped because they did not fit.",
+    "bench_passes_prepared_total counter Passes that were prepared while devices computed the pass before.",
+    "bench_passes_undone_total counter Prepared passes that were not used, because the next batch was another.",
     "bench_preemptions_total counter Times that a request gave its place up for others.",
     "bench_prompt_tokens_total counter Tokens of prompts.",
     "bench_queue_length gauge Requests that wait in the queue.",
@@ -170,6 +172,8 @@ impl MetricsPage {
             ("bench_graphs_replayed_total", work.runs.n_replayed),
             ("bench_graphs_run_total", work.runs.n_runs),
             ("bench_operations_total", work.runs.n_ops),
+            ("bench_passes_prepared_total", work.n_prepared),
+            ("bench_passes_undone_total", work.n_undone),
         ] {
             self.number(name, model, n);
         }

@@ -77,6 +77,7 @@ struct Notes {
     /// The id of the adapter that the request names as its model.
     adapter: Option<usize>,
     usage: Option<Usage>,
+    phases: Option<Phases>,
     first: Option<Duration>,
     /// Each finish reason once, in the order of its first occurrence.
     finish: Vec<&'static str>,
@@ -85,6 +86,39 @@ struct Notes {
     is_answered: bool,
     /// Whether an engine process writes the line in the log.
     is_elsewhere: bool,
+}
+
+/// When the completions of a request were in the queue, in prefill and in decode, since the request began: the first begin and the
+/// last end of each.
+#[derive(Clone, Copy, Debug)]
+struct Phases {
+    queue: Duration,
+    prefill: Duration,
+    decode: Duration,
+    end: Duration,
+}
+
+impl Phases {
+    /// Those of a completion that ends now.
+    fn of(usage: &Usage, end: Duration) -> Self {
+        let decode = end.saturating_sub(usage.decode);
+        let prefill = decode.saturating_sub(usage.prefill);
+        Self {
+            queue: prefill.saturating_sub(usage.queue),
+            prefill,
+            decode,
+            end,
+        }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self {
+            queue: self.queue.min(other.queue),
+            prefill: self.prefill.min(other.prefill),
+            decode: self.decode.min(other.decode),
+            end: self.end.max(other.end),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -370,7 +404,11 @@ impl RequestContext {
                     rates.charge(&client.owner, tokens.len());
                 }
             }
-            Event::Done { reason, .. } => notes.finish(reason.as_str()),
+            Event::Done { reason, usage, .. } => {
+                notes.finish(reason.as_str());
+                let own = Phases::of(usage, self.started.elapsed());
+                notes.phases = Some(notes.phases.map_or(own, |others| others.with(own)));
+            }
             Event::Failed(_) => notes.finish("error"),
             Event::Prompt(_)
             | Event::Progress(_)
@@ -442,7 +480,7 @@ impl Drop for RequestContext {
         if notes.is_elsewhere {
             return;
         }
-        let (usage, took) = (notes.usage, self.started.elapsed());
+        let (usage, phases, took) = (notes.usage, notes.phases, self.started.elapsed());
         let milliseconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
         // The rate counts only the time in which tokens arrived.
         let rate = usage.zip(notes.first).map(|(usage, first)| {
@@ -466,6 +504,10 @@ impl Drop for RequestContext {
                     cached_tokens = usage.map(|usage| usage.cached_tokens),
                     completion_tokens = usage.map(|usage| usage.completion_tokens),
                     first_token_ms = notes.first.map(milliseconds),
+                    prepare_ms = phases.map(|phases| milliseconds(phases.queue)),
+                    queue_ms = phases.map(|phases| milliseconds(phases.prefill - phases.queue)),
+                    prefill_ms = phases.map(|phases| milliseconds(phases.decode - phases.prefill)),
+                    decode_ms = phases.map(|phases| milliseconds(phases.end - phases.decode)),
                     tokens_per_second = rate,
                     finish = notes.ending(),
                     ms = milliseconds(took),

@@ -41,10 +41,22 @@ impl Server {
 
     /// The same with variables of the environment.
     pub fn with(extra: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_bench"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+        command.envs(environment.iter().copied());
+        Self::of(command, extra)
+    }
+
+    /// A server that a script of `sh` starts, which gets its command line as arguments.
+    pub fn by(script: &str, extra: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_bench")]);
+        Self::of(command, extra)
+    }
+
+    fn of(mut command: Command, extra: &[&str]) -> Self {
+        let mut child = command
             .args(["serve", "--port", "0", "--threads", "1"])
             .args(extra)
-            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -211,12 +211,22 @@ impl<'a> DefinitionReader<'a> {
         let normed = normed.and_then(|item| self.setting(item));
         let width = self.optional_number(&mut inner, "width");
         let tokens = self.optional_text(&mut inner, "tokens");
+        let distances = inner.take("distances", ValueForm::Condition);
+        let distances = distances.and_then(|item| self.setting(item));
+        let block = self.optional_number(&mut inner, "block");
+        let mask = self.optional_number(&mut inner, "mask");
+        if block.is_some() != mask.is_some() {
+            self.report(item.span(), "a drafter of blocks has `block` and `mask`");
+        }
         self.finish(inner);
         Some(TargetUse {
             after,
             normed,
             width,
+            block,
+            mask,
             tokens,
+            distances,
             span: item.span(),
         })
     }

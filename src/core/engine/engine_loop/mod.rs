@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
+use crate::model::{self, Batch, CapturedRow, KvEvent, Points, SequenceId};
 use lab_base::tokenizer::Tokenizer;
 
 use super::client::Turns;
@@ -19,6 +19,7 @@ use super::compute::{BLOCK, Compute};
 use super::constraint::ConstraintWorker;
 use super::draft::{DraftControl, N_DRAFTED, SharedDrafts};
 use super::event::{Event, Failure, FinishReason};
+use super::kv_events::{KvEventQueue, KvEventSender};
 use super::limits::Limits;
 use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
@@ -27,6 +28,7 @@ use super::strategy::Strategy;
 use super::submission::Order;
 
 mod admission;
+mod ahead;
 mod drafts;
 mod prefixes;
 mod rows;
@@ -100,6 +102,8 @@ pub(super) struct EngineLoop<C> {
     freed: Vec<usize>,
     /// What outlives the KV cache.
     prefixes: Prefixes,
+    /// Who is told of the prefix cache.
+    kv_events: Option<KvEventQueue>,
 }
 
 /// Whether an adapter is on for a request with these scales.
@@ -136,6 +140,7 @@ impl<C: Compute> EngineLoop<C> {
             unloaded: Vec::new(),
             freed: Vec::new(),
             prefixes: Prefixes::default(),
+            kv_events: None,
         }
     }
 
@@ -147,6 +152,12 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn keeping(mut self, prefixes: Prefixes) -> Self {
         self.prefixes = prefixes;
         self.prefixes.slots = vec![None; self.limits.n_parallel];
+        self
+    }
+
+    /// This engine loop, telling `sender` of its prefix cache.
+    pub(super) fn announcing(mut self, sender: Option<KvEventSender>) -> Self {
+        self.kv_events = sender.map(KvEventQueue::new);
         self
     }
 
@@ -188,12 +199,13 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn serve(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         loop {
             self.free_adapters();
+            self.tell_kv_events();
             if self.is_idle() {
                 self.report();
                 self.model.park_threads();
                 match self.next_order(&mut orders) {
                     Some(order) => self.follow(order),
-                    None => return self.with_store(Self::spill_rest),
+                    None => break,
                 }
             }
             while let Ok(order) = orders.try_recv() {
@@ -201,6 +213,21 @@ impl<C: Compute> EngineLoop<C> {
             }
             self.step();
             self.report();
+        }
+        self.with_store(Self::spill_rest);
+        self.tell_all_cleared();
+    }
+
+    /// Tells that nothing is cached any more, because the engine ends.
+    fn tell_all_cleared(&mut self) {
+        if let Some(queue) = &mut self.kv_events {
+            queue.push(vec![KvEvent::AllBlocksCleared]);
+        }
+    }
+
+    fn tell_kv_events(&mut self) {
+        if let Some(queue) = &mut self.kv_events {
+            queue.push(self.model.take_kv_events());
         }
     }
 
@@ -504,6 +531,7 @@ impl<C: Compute> EngineLoop<C> {
             faults,
             buffer: &mut self.buffer,
             captured_rows: &mut self.captured_rows,
+            has_room: !self.free_ids.is_empty(),
             is_delivered: false,
         };
         let computed = self.model.forward(&self.batch, &mut sink);

@@ -572,6 +572,7 @@ impl<C: Compute> EngineLoop<C> {
                 if let Some(store) = &self.prefixes.store {
                     store.drain(LAST_TIME);
                 }
+                self.tell_all_cleared();
                 let _ = answer.send(());
             }
         }

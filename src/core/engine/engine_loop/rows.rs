@@ -11,6 +11,7 @@ use crate::engine::strategy::{OutputRow, RowUse};
 use crate::model::{CapturedRow, PassRow, PassSink, SequenceId};
 use lab_sampling::RowLogits;
 
+use super::ahead::next_places;
 use super::{EngineRequest, RequestGroup};
 
 /// Number of rows with the highest logits from which on two or three threads take them; a row takes some microseconds.
@@ -32,14 +33,22 @@ pub(super) struct StepSink<'a> {
     /// Logits that are computed from several rows.
     pub(super) buffer: &'a mut Vec<f32>,
     pub(super) captured_rows: &'a mut Vec<CapturedRow>,
+    /// Whether another completion may start.
+    pub(super) has_room: bool,
     /// Whether the events of the step before were delivered while devices computed.
     pub(super) is_delivered: bool,
 }
 
 impl PassSink for StepSink<'_> {
-    fn launched(&mut self) {
+    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
         deliver(self.active, self.queue, self.awaiting_lens);
         self.is_delivered = true;
+        next_places(
+            self.groups,
+            self.active,
+            !self.queue.is_empty(),
+            self.has_room,
+        )
     }
 
     fn rows(&mut self, found: &[(usize, PassRow<'_>)]) -> Vec<usize> {

@@ -11,7 +11,7 @@ mod segment;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 
 use crate::model::{CacheMiss, PrefixBlocks, PrefixLayout};
 
+use super::kv_events::KvEventSender;
 use folder::CacheFolder;
 pub(super) use index::ReadPlan;
 use index::{PrefixIndex, SegmentId, header_of};
@@ -35,8 +36,8 @@ const PENDING_BYTES: u64 = 4 * SEGMENT_BYTES as u64;
 /// Time for which nothing is written after a failure.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Where prefixes are kept besides the KV cache.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where prefixes are kept besides the KV cache, and who is told of those in it.
+#[derive(Clone, Debug, Default)]
 pub struct PrefixStoreOptions {
     /// The folder with their files; none: no files.
     pub folder: Option<PathBuf>,
@@ -48,6 +49,8 @@ pub struct PrefixStoreOptions {
     pub slots: Option<PathBuf>,
     /// Identifies model, definition and all settings on which cached values depend.
     pub identity: [u8; 32],
+    /// Who is told which KV blocks are cached; none: nobody.
+    pub events: Option<KvEventSender>,
 }
 
 /// Where a segment was read from.
@@ -92,6 +95,8 @@ struct Shared {
     n_failed: AtomicU64,
     /// Until when nothing is written.
     paused: Mutex<Option<Instant>>,
+    /// Whether the last attempt to write failed.
+    is_failing: AtomicBool,
 }
 
 struct Written {
@@ -139,6 +144,7 @@ impl PrefixStore {
             n_dropped: AtomicU64::new(0),
             n_failed: AtomicU64::new(0),
             paused: Mutex::default(),
+            is_failing: AtomicBool::new(false),
         });
         shared.scan();
         let (writes, to_write) = mpsc::channel();
@@ -342,10 +348,14 @@ impl Shared {
         match folder.write(&self.layout, hashes, &written.blocks) {
             Ok(name) => {
                 self.n_written.fetch_add(1, Ordering::Relaxed);
+                self.is_failing.store(false, Ordering::Relaxed);
                 Some(name)
             }
             Err(error) => {
-                tracing::warn!(folder = %folder.path().display(), %error, "--cache-dir: the prefix cache cannot write; it tries again in {PAUSE:?}");
+                // Once for a disk that stays full.
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(folder = %folder.path().display(), %error, "--cache-dir: the prefix cache cannot write; it tries again every {PAUSE:?}");
+                }
                 *lock(&self.paused) = Some(Instant::now() + PAUSE);
                 self.n_failed.fetch_add(1, Ordering::Relaxed);
                 None

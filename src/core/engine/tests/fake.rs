@@ -98,6 +98,13 @@ pub(super) struct Fake {
     pub(super) n_pieces: usize,
     /// The piece whose computation fails; 0: none.
     pub(super) sick_piece: usize,
+    /// The places that the engine expects of the next pass, of sequences that have not ended since.
+    pub(super) predicted: Vec<(SequenceId, u32)>,
+    /// Whether a sequence began or was cut since then.
+    pub(super) is_other: bool,
+    /// Passes that were predicted, and those that then came, where no sequence began or was cut.
+    pub(super) n_predicted: usize,
+    pub(super) n_right: usize,
     /// Rows of each look of a lens, with the sequence.
     pub(super) looks: Vec<(SequenceId, usize)>,
 }
@@ -134,6 +141,11 @@ impl Compute for Fake {
             return Err(Self::fault("poison"));
         }
         self.n_read += batch.len();
+        if !self.predicted.is_empty() && !self.is_other {
+            self.n_predicted += 1;
+            self.n_right += usize::from(self.predicted == batch.positions);
+        }
+        (self.predicted, self.is_other) = (sink.launched(), false);
         self.logits.clear();
         for (id, _) in &batch.positions {
             self.held.remove(id);
@@ -241,6 +253,7 @@ impl SequenceCache for Fake {
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
         let ends = (BLOCK..tokens.len()).step_by(BLOCK);
+        self.is_other = true;
         let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
         let n_cached = known.unwrap_or(0);
         self.texts.insert(id, tokens[..n_cached].to_vec());
@@ -262,6 +275,7 @@ impl SequenceCache for Fake {
             false => from as usize,
         };
         assert!(end <= from as usize, "what stays is not forgotten");
+        self.is_other = true;
         self.texts.entry(id).or_default().truncate(end);
         self.next(id)
     }
@@ -271,6 +285,7 @@ impl SequenceCache for Fake {
     }
 
     fn release(&mut self, id: SequenceId) {
+        self.predicted.retain(|(of, _)| *of != id);
         self.texts.remove(&id);
     }
 

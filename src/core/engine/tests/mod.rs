@@ -23,6 +23,7 @@ use crate::plan::Media;
 use lab_base::tokenizer::Tokenizer;
 use lab_sampling::Sampler;
 
+mod ahead;
 mod fake;
 mod lens;
 

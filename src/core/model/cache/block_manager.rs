@@ -13,6 +13,7 @@ use crate::plan::KeyTokens;
 
 use super::super::media::SequenceMedia;
 use super::blocks::BlockPool;
+use super::kv_events::{BlockAdapter, KvEvent};
 use super::prefix::{NodeId, PrefixTree, ROOT};
 use super::{AfterCopies, BLOCK, BlockId, NOBODY, PoolBlock, SequenceId, SlotCopy};
 
@@ -216,6 +217,35 @@ impl BlockManager {
         }
     }
 
+    /// Notes from now on which blocks become cached and which are not any more. To be called while nothing is cached. A block
+    /// is cached while it has what every later token attends to; if there is no such group, what the first group has, or the
+    /// state.
+    pub(crate) fn log_events(&mut self) {
+        let is_whole = |group: &KvGroup| {
+            group.keys == KeyTokens::Tokens && group.rule.first_visible(u32::MAX - 1) == 0
+        };
+        let groups = self.groups.iter().enumerate();
+        let parts = groups.filter(|(_, group)| is_whole(group));
+        let parts: Vec<usize> = parts.map(|(part, _)| part).collect();
+        let parts = if parts.is_empty() { vec![0] } else { parts };
+        self.tree.log_events(parts);
+    }
+
+    pub(crate) fn logs_events(&self) -> bool {
+        self.tree.logs_events()
+    }
+
+    /// Announces the blocks of texts with this prefix key, which are computed with these adapters and nothing else.
+    pub(crate) fn announce(&mut self, key: &[u32], adapter: Option<BlockAdapter>) {
+        let root = self.tree.root_of(key);
+        self.tree.announce(root, adapter);
+    }
+
+    /// The changes since this was called before.
+    pub(crate) fn take_events(&mut self) -> Vec<KvEvent> {
+        self.tree.take_events()
+    }
+
     /// The node where a sequence starts.
     pub(super) fn root(&self, id: SequenceId) -> NodeId {
         self.roots.get(&id).copied().unwrap_or(self.root)
@@ -232,7 +262,8 @@ impl BlockManager {
         own.unwrap_or(self.n_source_default)
     }
 
-    /// The positions that the token at `position` attends to in a group, in a sequence of `len` positions.
+    /// The positions that the token at `position` attends to in a group, in a sequence of `len` positions. The token itself counts
+    /// before it is read too.
     pub(super) fn visible(
         &self,
         group: usize,
@@ -240,6 +271,7 @@ impl BlockManager {
         len: u32,
     ) -> Range<u32> {
         let (n, KvGroup { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
+        let len = len.max(position.saturating_add(1));
         match keys {
             KeyTokens::Tokens => {
                 let (position, len) = (position.saturating_sub(n), len.saturating_sub(n));
@@ -285,9 +317,9 @@ impl BlockManager {
     }
 
     /// Number of positions that are available in every pool; none if there is no pool.
+    #[cfg(test)]
     pub(crate) fn free(&self) -> Option<usize> {
-        let blocks = self.pools.iter().map(BlockPool::available).min();
-        blocks.map(|n| n * BLOCK)
+        self.free_with(&[])
     }
 
     /// Whether results of a token depend on earlier tokens only, so that sequences can share them.
@@ -382,10 +414,25 @@ impl BlockManager {
         take_rows: impl FnOnce(&mut Self, &[(SequenceId, usize)]) -> Option<T>,
     ) -> Result<AfterCopies<T>, Shortage> {
         let counts = counts(places);
-        for (id, _) in &counts {
+        self.pass_on(&counts);
+        self.give(places, &counts, take_rows)
+    }
+
+    /// Commits the full blocks of sequences, and frees those that no later token attends to.
+    pub(super) fn pass_on(&mut self, counts: &[(SequenceId, usize)]) {
+        for (id, _) in counts {
             self.commit(*id);
             self.free_unseen(*id);
         }
+    }
+
+    /// Gives sequences the blocks for their numbers of tokens, or nothing if there is not room for all.
+    pub(super) fn give<T>(
+        &mut self,
+        places: &[(SequenceId, u32)],
+        counts: &[(SequenceId, usize)],
+        take_rows: impl FnOnce(&mut Self, &[(SequenceId, usize)]) -> Option<T>,
+    ) -> Result<AfterCopies<T>, Shortage> {
         let missing = |this: &Self, (id, n): &(SequenceId, usize), pool: usize| {
             let end = (this.next(*id) as usize + n).div_ceil(BLOCK);
             let sequence = this.sequences.get(id);
@@ -397,7 +444,7 @@ impl BlockManager {
                 return Err(Shortage::Slots);
             }
         }
-        for (id, _) in &counts {
+        for (id, _) in counts {
             if !self.sequences.contains_key(id) {
                 let root = self.root(*id);
                 self.tree.pin(root);
@@ -405,13 +452,13 @@ impl BlockManager {
                 self.sequences.insert(*id, new);
             }
         }
-        let Some(rows) = take_rows(self, &counts) else {
+        let Some(rows) = take_rows(self, counts) else {
             self.give_back(places);
             return Err(Shortage::Rows);
         };
         let mut copies = Vec::new();
         self.tidy(&mut copies).ok_or(Shortage::Slots)?;
-        for count in &counts {
+        for count in counts {
             for pool in 0..self.pools.len() {
                 let n = missing(self, count, pool);
                 self.extend(pool, count.0, n, &mut copies)
@@ -429,21 +476,31 @@ impl BlockManager {
         tokens: &[u32],
     ) -> Result<AfterCopies<Allocation>, Shortage> {
         let prepared = self.prepare_with(places, Self::take_rows)?;
-        let mut slots = vec![Vec::with_capacity(places.len()); self.pools.len()];
-        for (&(id, position), token) in places.iter().zip(tokens) {
-            let Some(sequence) = self.sequences.get_mut(&id) else {
-                // The row of nobody.
-                for (slots, group) in slots.iter_mut().zip(&self.groups) {
-                    slots.push(group.n_slots + slots.len() % BLOCK);
-                }
-                continue;
-            };
-            sequence.tokens.push(*token);
-            for (i, slots) in slots.iter_mut().enumerate() {
-                slots.push(sequence.slot(i, position));
+        self.append(places, tokens);
+        let slots = self.slots(places);
+        Ok(prepared.map(|rows| Allocation { slots, rows }))
+    }
+
+    pub(super) fn append(&mut self, places: &[(SequenceId, u32)], tokens: &[u32]) {
+        for ((id, _), token) in places.iter().zip(tokens) {
+            if let Some(sequence) = self.sequences.get_mut(id) {
+                sequence.tokens.push(*token);
             }
         }
-        Ok(prepared.map(|rows| Allocation { slots, rows }))
+    }
+
+    /// The slot of each place in every pool. Sequences have the blocks for them.
+    pub(crate) fn slots(&self, places: &[(SequenceId, u32)]) -> Vec<Vec<usize>> {
+        let mut slots = vec![Vec::with_capacity(places.len()); self.pools.len()];
+        for &(id, position) in places {
+            let sequence = self.sequences.get(&id);
+            for (i, (slots, group)) in slots.iter_mut().zip(&self.groups).enumerate() {
+                // The row of nobody has a slot after all others.
+                let nobody = group.n_slots + slots.len() % BLOCK;
+                slots.push(sequence.map_or(nobody, |sequence| sequence.slot(i, position)));
+            }
+        }
+        slots
     }
 
     /// Gives a sequence `n` more blocks of a pool. The caller has checked that so many are available.
@@ -704,7 +761,7 @@ fn move_to(
 }
 
 /// Number of tokens of each sequence, in the order of their first token.
-fn counts(places: &[(SequenceId, u32)]) -> Vec<(SequenceId, usize)> {
+pub(super) fn counts(places: &[(SequenceId, u32)]) -> Vec<(SequenceId, usize)> {
     let mut counts: Vec<(SequenceId, usize)> = Vec::new();
     let mut at_of: FxHashMap<SequenceId, usize> = FxHashMap::default();
     for (id, _) in places.iter().filter(|(id, _)| *id != NOBODY) {

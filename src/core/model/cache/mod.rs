@@ -14,9 +14,11 @@
 //! The block manager does no I/O and calls no ggml. Storage is one tensor of keys and one of values for each layer
 //! ([`store`]), and one tensor for each part of a state ([`states`]).
 
+mod ahead;
 mod block_manager;
 mod blocks;
 mod empty_runs;
+mod kv_events;
 mod mask;
 mod prefix;
 mod prefix_parts;
@@ -32,6 +34,7 @@ mod views;
 pub(super) use block_manager::{
     Allocation, BlockManager, BlockTables, KvGroup, PassStateRows, Shortage,
 };
+pub use kv_events::{BlockAdapter, KvEvent};
 pub(super) use mask::mask_of_tokens;
 pub(super) use prefix_parts::PartPlace;
 pub(super) use resume::usable_blocks;

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use super::kv_events::{Announced, BlockAdapter, KvEvent, KvEventLog};
 use super::{BLOCK, BlockId};
 
 /// Number of removed nodes that are remembered, so that a miss can say that they were evicted.
@@ -42,6 +43,8 @@ struct Node {
     last_used: u64,
     /// Of all tokens from the root to it.
     hash: u64,
+    /// None if routers are not told of it.
+    announced: Option<Announced>,
 }
 
 /// The hashes of the nodes that were removed last.
@@ -79,6 +82,8 @@ pub(super) struct PrefixTree {
     n_parts: usize,
     clock: u64,
     removed: RemovedNodes,
+    /// None if nobody wants to know of changes.
+    log: Option<KvEventLog>,
 }
 
 impl PrefixTree {
@@ -90,6 +95,7 @@ impl PrefixTree {
             n_pins: 1,
             last_used: 0,
             hash: 0,
+            announced: None,
         };
         Self {
             nodes: vec![root],
@@ -98,6 +104,56 @@ impl PrefixTree {
             n_parts,
             clock: 0,
             removed: RemovedNodes::default(),
+            log: None,
+        }
+    }
+
+    /// Notes from now on which blocks become cached, with all of these parts, and which are not any more. To be called while
+    /// nothing is cached.
+    pub(super) fn log_events(&mut self, parts: Vec<usize>) {
+        self.log = Some(KvEventLog::new(parts));
+    }
+
+    pub(super) fn logs_events(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Announces the blocks of texts that start after a node, which are computed with these adapters.
+    pub(super) fn announce(&mut self, start: NodeId, adapter: Option<BlockAdapter>) {
+        if self.log.is_some() && self.nodes[start].announced.is_none() {
+            self.nodes[start].announced = Some(Announced::start(adapter));
+        }
+    }
+
+    /// The changes since this was called before.
+    pub(super) fn take_events(&mut self) -> Vec<KvEvent> {
+        self.log.as_mut().map(KvEventLog::take).unwrap_or_default()
+    }
+
+    /// Changes a part of a node, and notes it if the node becomes cached or is not any more.
+    fn change(&mut self, id: NodeId, part: usize, block: Option<BlockId>) {
+        let is_cached = |node: &Node, log: &KvEventLog| {
+            let mut parts = log.parts.iter();
+            parts.all(|part| node.parts[*part].is_some())
+        };
+        let log = self.log.as_mut();
+        let Some(log) = log.filter(|_| self.nodes[id].announced.is_some()) else {
+            self.nodes[id].parts[part] = block;
+            return;
+        };
+        let was_cached = is_cached(&self.nodes[id], log);
+        self.nodes[id].parts[part] = block;
+        let node = &self.nodes[id];
+        let Some(own) = &node.announced else { return };
+        match (was_cached, is_cached(node, log)) {
+            (false, true) => {
+                let (parent, tokens) = &node.key;
+                if let Some(parent) = &self.nodes[*parent].announced {
+                    log.stored(parent, own, tokens);
+                }
+            }
+            (true, false) => log.removed(own),
+            _ => {}
         }
     }
 
@@ -120,6 +176,13 @@ impl PrefixTree {
             n_pins: 0,
             last_used: self.clock,
             hash: hash_of(self.nodes[node].hash, tokens),
+            announced: match tokens.contains(&NO_TOKEN) {
+                true => None,
+                false => self.nodes[node]
+                    .announced
+                    .as_ref()
+                    .map(|of| of.next(tokens)),
+            },
         };
         let id = match self.unused.pop() {
             Some(id) => {
@@ -213,11 +276,11 @@ impl PrefixTree {
     }
 
     pub(super) fn set(&mut self, node: NodeId, part: usize, block: BlockId) {
-        self.nodes[node].parts[part] = Some(block);
+        self.change(node, part, Some(block));
     }
 
     pub(super) fn clear(&mut self, node: NodeId, part: usize) {
-        self.nodes[node].parts[part] = None;
+        self.change(node, part, None);
         self.prune(node);
     }
 
@@ -264,6 +327,17 @@ impl PrefixTree {
             self.nodes[node].last_used = self.clock;
             node = self.nodes[node].key.0;
         }
+    }
+
+    /// The hashes of the blocks that are cached, among those that are announced.
+    #[cfg(test)]
+    pub(super) fn announced(&self) -> HashSet<u64> {
+        let log = self.log.as_ref().expect("events are logged");
+        let is_cached = |node: &Node| log.parts.iter().all(|part| node.parts[*part].is_some());
+        let nodes = self.by_key.values().map(|id| &self.nodes[*id]);
+        let cached = nodes.filter(|node| is_cached(node));
+        let announced = cached.filter_map(|node| node.announced.as_ref());
+        announced.map(Announced::name).collect()
     }
 
     /// Whether every node but the root has a pin, a child or a part.

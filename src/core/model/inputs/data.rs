@@ -19,7 +19,7 @@ pub(crate) struct PassData<'a> {
     /// The tokens of sources that the pass reads.
     pub(crate) source: &'a Batch,
     /// The rows of these sources, if they are rows in the place of tokens.
-    pub(crate) source_rows: Vec<f32>,
+    pub(crate) source_rows: &'a [f32],
     /// Slots and state rows of the pass.
     pub(crate) allocated: &'a Allocation,
     /// The keys that its queries attend to.

@@ -87,6 +87,18 @@ pub(super) struct BatchTokens<'a> {
 }
 
 impl<'a> BatchTokens<'a> {
+    /// Knowledge of sequences all of whose tokens have their places in the cache.
+    pub(super) fn stored(
+        block_manager: &'a BlockManager,
+        media: &'a HashMap<SequenceId, Arc<SequenceMedia>>,
+    ) -> Self {
+        Self {
+            block_manager,
+            media,
+            own: HashMap::new(),
+        }
+    }
+
     pub(super) fn new(data: &PassData<'a>) -> Self {
         let places = data.batch.positions.iter().copied();
         let is_kept = !data.allocated.slots.is_empty();

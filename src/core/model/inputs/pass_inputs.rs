@@ -1,15 +1,20 @@
 //! All inputs of the graph of a pass.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::blocks::lab::GraphLab;
 use crate::plan::{KeyTokens, Plan, PooledPlan, RowLayout};
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
+use super::super::adapters::ModelAdapters;
+use super::super::batch::Batch;
 use super::super::cache::states::PassStates;
 use super::super::cache::store::{CachedSlots, PassStore, PassViews, SpanView};
+use super::super::cache::{BlockManager, SequenceId};
 use super::super::graph_shape::{GraphParts, GraphShape};
+use super::super::media::SequenceMedia;
 use super::attention::{ViewInput, spans_of};
 use super::data::PassData;
 use super::lab::LabInputs;
@@ -204,7 +209,7 @@ impl PassInputs {
         if let Some(source) = &self.source {
             source.write(executor, data.source, data.adapters, &SourceTokens)?;
             if let Some(rows) = &source.rows {
-                executor.write(rows, &data.source_rows)?;
+                executor.write(rows, data.source_rows)?;
             }
         }
         if let Some(rows) = &self.target {
@@ -250,6 +255,18 @@ impl PassInputs {
             }
         }
         Ok(())
+    }
+
+    /// Writes again what the tokens of a batch decide. They have their places in the cache.
+    pub(crate) fn write_tokens(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        adapters: &ModelAdapters,
+        (block_manager, media): (&BlockManager, &HashMap<SequenceId, Arc<SequenceMedia>>),
+    ) -> Result<()> {
+        let known = BatchTokens::stored(block_manager, media);
+        self.tokens.write(executor, batch, adapters, &known)
     }
 
     /// Writes the inputs of the blocks that end in the pass.

@@ -14,6 +14,8 @@ use lab_base::weights::Weights;
 pub struct Adapter {
     /// The path of the adapter.
     pub path: PathBuf,
+    /// The name by which requests choose it; that of its file if they do not.
+    pub name: String,
     /// Default scale of the updates.
     pub scale: f32,
     /// The matrices.
@@ -53,6 +55,11 @@ impl Adapter {
         weights::check(&weights, &names)?;
         Ok(Self {
             path: path.to_owned(),
+            name: path
+                .file_stem()
+                .unwrap_or(path.as_os_str())
+                .to_string_lossy()
+                .into_owned(),
             scale: source.scale,
             weights,
             pairs,

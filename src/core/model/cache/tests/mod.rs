@@ -1,10 +1,13 @@
 //! The KV block manager over whole lives of sequences, checked against a storage that records every write.
 
+mod ahead;
 mod runs;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
+
+use ahead::Fate;
 
 use super::block_manager::OUT_OF_WINDOW;
 use super::runs::span_of;
@@ -45,6 +48,8 @@ struct Mirror {
     slots: HashMap<(usize, usize), Vec<u32>>,
     rows: HashMap<usize, Vec<u32>>,
     texts: HashMap<SequenceId, Vec<u32>>,
+    /// The hashes of the blocks that are cached, as events tell.
+    told: HashSet<u64>,
 }
 
 impl Mirror {
@@ -58,7 +63,9 @@ impl Mirror {
         Self::of(block_manager, groups, n_rows)
     }
 
-    fn of(block_manager: BlockManager, groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
+    fn of(mut block_manager: BlockManager, groups: Vec<KvGroup>, n_rows: Option<usize>) -> Self {
+        block_manager.log_events();
+        block_manager.announce(&[], None);
         Self {
             block_manager,
             groups,
@@ -66,7 +73,27 @@ impl Mirror {
             slots: HashMap::new(),
             rows: HashMap::new(),
             texts: HashMap::new(),
+            told: HashSet::new(),
         }
+    }
+
+    /// What events tell of the cache is what it has.
+    fn check_told(&mut self) {
+        for event in self.block_manager.take_events() {
+            match event {
+                KvEvent::BlockStored { hashes, tokens, .. } => {
+                    assert_eq!(hashes.len() * BLOCK, tokens.len());
+                    let new = hashes.iter().filter(|hash| self.told.insert(**hash));
+                    assert_eq!(new.count(), hashes.len(), "each was told once");
+                }
+                KvEvent::BlockRemoved { hashes } => {
+                    let removed = hashes.iter().filter(|hash| self.told.remove(hash));
+                    assert_eq!(removed.count(), hashes.len(), "each was told before");
+                }
+                KvEvent::AllBlocksCleared => unreachable!("an engine ends, not its cache"),
+            }
+        }
+        assert_eq!(self.told, self.block_manager.tree.announced());
     }
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> CachedPrefix {
@@ -187,7 +214,8 @@ impl Mirror {
     }
 
     /// Users of every block are the tables that hold it, and no block is lost.
-    fn check_users(&self) {
+    fn check_users(&mut self) {
+        self.check_told();
         for (i, pool) in self.block_manager.pools.iter().enumerate() {
             let mut users = vec![0; pool.len()];
             for sequence in self.block_manager.sequences.values() {
@@ -284,6 +312,8 @@ enum Act {
     Put(u32, usize, usize, u64, bool),
     /// A text of a kind, of so many blocks, is erased.
     Erase(u32, usize),
+    /// All sequences read a token, and the pass after that is prepared.
+    Ahead(Fate),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
@@ -301,6 +331,7 @@ fn acts() -> impl Strategy<Value = Act> {
             |(kind, first, n, parts, is_written)| Act::Put(kind, first, n, parts, is_written)
         ),
         (0..3u32, 1..5usize).prop_map(|(kind, n)| Act::Erase(kind, n)),
+        ahead::fates().prop_map(Act::Ahead),
         id.prop_map(Act::Discard),
     ]
 }
@@ -356,6 +387,7 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
                     is_written,
                 );
             }
+            Act::Ahead(fate) => mirror.ahead(fate),
             Act::Erase(kind, n) => {
                 mirror.block_manager.erase(&[], &text_of(kind, n * BLOCK));
             }
@@ -603,4 +635,84 @@ fn a_shortage_changes_nothing() {
     assert!(!mirror.pass(&[(1, &text(1))], false), "rows");
     assert!(mirror.pass(&[(0, &text(12))], false));
     mirror.check_users();
+}
+
+#[test]
+fn routers_are_told_of_full_blocks_and_of_their_end() {
+    let mut mirror = Mirror::new(vec![group(4, 0)], None);
+    assert!(mirror.pass(&[(0, &text(40))], false));
+    mirror.block_manager.release(0);
+    let events = mirror.block_manager.take_events();
+    let [
+        KvEvent::BlockStored {
+            hashes,
+            parent: None,
+            tokens,
+            adapter: None,
+        },
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((hashes.len(), &tokens[..]), (2, &text(32)[..]));
+    // A text that goes on where the first one ended needs all blocks but two.
+    assert_eq!(mirror.resume(1, &text(64)).n_cached, 40);
+    assert!(mirror.pass(&[(1, &text(64)[40..])], false));
+    mirror.block_manager.release(1);
+    let events = mirror.block_manager.take_events();
+    let [
+        KvEvent::BlockStored {
+            hashes: more,
+            parent,
+            ..
+        },
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((more.len(), *parent), (2, hashes.last().copied()));
+    // Another text takes the place of the end.
+    assert!(mirror.pass(&[(2, &[9; 16])], false));
+    mirror.block_manager.release(2);
+    let events = mirror.block_manager.take_events();
+    let [
+        KvEvent::BlockRemoved { hashes: gone },
+        KvEvent::BlockStored { parent: None, .. },
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(gone[..], more[1..]);
+}
+
+#[test]
+fn texts_with_adapters_are_told_with_their_names_and_those_with_edits_not_at_all() {
+    let mut mirror = Mirror::new(vec![group(20, 0)], None);
+    let adapter = BlockAdapter {
+        id: Some(1),
+        name: "sql".into(),
+    };
+    for (id, key, adapter) in [(0, 1, Some(adapter.clone())), (1, 2, None)] {
+        let manager = &mut mirror.block_manager;
+        if adapter.is_some() {
+            manager.announce(&[key], adapter);
+        }
+        manager.set_prefix_key(id, &[key], 0);
+        assert!(mirror.pass(&[(id, &text(16))], false));
+        mirror.block_manager.release(id);
+    }
+    assert!(mirror.pass(&[(2, &text(16))], false));
+    mirror.block_manager.release(2);
+    let told = mirror.block_manager.take_events().into_iter();
+    let told = told.map(|event| match event {
+        KvEvent::BlockStored {
+            hashes, adapter, ..
+        } => (hashes[0], adapter),
+        other => panic!("{other:?}"),
+    });
+    let told: Vec<_> = told.collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0].1.as_deref(), Some(&adapter));
+    assert_eq!(told[1].1, None);
+    assert_ne!(told[0].0, told[1].0);
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/drafters/eagle3.npy: what an EAGLE-3 head computes, by its published formula in float64.
+"""Makes tests/drafters/*.npy: what drafters over hidden states compute, by their published formulas in float64.
 
 Needs: Python 3.11, `pip install numpy gguf`
 
-Two random models are made by `bench synth`: a target with four layers, and a head that reads its hidden
-states after layers 1, 2 and 4 (Li et al. 2025, "EAGLE-3", section 3). Stored are the logits float32
-[n, n_vocab] after each token but the first, then after each token of a draft of four but the last, and in
-eagle3.json how the files are made, their SHA-256 and the tokens. With --check nothing is written, and a
-difference fails.
+Two random models are made by `bench synth`: a target with four layers, and a drafter that reads its hidden
+states after layers 1, 2 and 4. Of EAGLE-3 (Li et al. 2025, section 3) the logits float32 [n, n_vocab] are
+stored after each token but the first, then after each token of a draft of four but the last; of DFlash
+(block diffusion over the target's hidden states) those of the masks of a block. NAME.json says how the
+files are made, with their SHA-256 and the tokens. With --check nothing is written, and a difference fails.
 """
 
 import argparse
@@ -26,7 +26,9 @@ TOKENS = [3, 17, 5, 99, 64, 2, 41, 8, 77, 23, 50, 11]
 DRAFTED = 4
 LAYERS = [1, 2, 4]
 TARGET = ["llama", "--seed", "5", "--set", "block_count=4"]
-HEAD = ["eagle3", "--seed", "6", "--set", "block_count=1", "--set", "target_layers=1,2,4", "--with", "output"]
+EAGLE = ["eagle3", "--seed", "6", "--set", "block_count=1", "--set", "target_layers=1,2,4", "--with", "output"]
+BLOCKS = ["dflash", "--seed", "8", "--set", "block_count=2", "--set", "target_layers=1,2,4", "--set", "block_size=6", "--with", "output"]
+MASK = 7
 
 
 class Model:
@@ -41,6 +43,7 @@ class Model:
         self.n_head_kv = value[f"{arch}.attention.head_count_kv"]
         self.eps = value[f"{arch}.attention.layer_norm_rms_epsilon"]
         self.base = value.get(f"{arch}.rope.freq_base", 10000.0)
+        self.halves = arch == "dflash"
 
     def norm(self, name, x):
         return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + self.eps) * self.weights[f"{name}.weight"]
@@ -49,30 +52,42 @@ class Model:
         return x @ self.weights[f"{name}.weight"].T
 
     def rotate(self, x, positions):
-        """Rotates neighbouring elements of each head `[n, heads, d]`."""
+        """Rotates pairs of elements of each head `[n, heads, d]`: neighbours, or those half a head apart."""
         d = x.shape[-1]
         angles = positions[:, None] * self.base ** (-np.arange(0, d, 2) / d)
         cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        a, b = x[..., 0::2], x[..., 1::2]
+        one, other = (slice(0, d // 2), slice(d // 2, d)) if self.halves else (slice(0, d, 2), slice(1, d, 2))
+        a, b = x[..., one], x[..., other]
         out = np.empty_like(x)
-        out[..., 0::2], out[..., 1::2] = a * cos - b * sin, a * sin + b * cos
+        out[..., one], out[..., other] = a * cos - b * sin, a * sin + b * cos
         return out
 
-    def attention(self, prefix, x, store):
-        """Attention of new rows `[n, width]`, whose keys and values are added to `store`."""
+    def keys(self, prefix, x, store):
+        """Adds the keys and values of new rows `[n, width]` to `store`. Returns the positions of the rows."""
         n, first = len(x), len(store[0]) if store[0] is not None else 0
         positions = np.arange(first, first + n)
-        q = self.times(f"{prefix}.attn_q", x).reshape(n, self.n_head, -1)
         k = self.times(f"{prefix}.attn_k", x).reshape(n, self.n_head_kv, -1)
         v = self.times(f"{prefix}.attn_v", x).reshape(n, self.n_head_kv, -1)
-        q, k = self.rotate(q, positions), self.rotate(k, positions)
+        if f"{prefix}.attn_k_norm.weight" in self.weights:
+            k = self.norm(f"{prefix}.attn_k_norm", k)
+        k = self.rotate(k, positions)
         keys = k if store[0] is None else np.concatenate([store[0], k])
         values = v if store[1] is None else np.concatenate([store[1], v])
         store[:] = [keys, values]
+        return positions
+
+    def attention(self, prefix, x, store, causal=True):
+        """Attention of new rows `[n, width]`, whose keys and values are added to `store`."""
+        n, positions = len(x), self.keys(prefix, x, store)
+        keys, values = store
+        q = self.times(f"{prefix}.attn_q", x).reshape(n, self.n_head, -1)
+        if f"{prefix}.attn_q_norm.weight" in self.weights:
+            q = self.norm(f"{prefix}.attn_q_norm", q)
+        q = self.rotate(q, positions)
         group = self.n_head // self.n_head_kv
         keys, values = np.repeat(keys, group, 1), np.repeat(values, group, 1)
         scores = np.einsum("qhd,khd->hqk", q, keys) / np.sqrt(q.shape[-1])
-        seen = np.arange(len(keys))[None] <= positions[:, None]
+        seen = np.arange(len(keys))[None] <= (positions[:, None] if causal else len(keys))
         scores = np.where(seen[None], scores, -np.inf)
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         scores /= scores.sum(-1, keepdims=True)
@@ -107,7 +122,23 @@ def head_pass(head, table, tokens, g, store):
     return head.times("output", head.norm("output_norm", x)), x
 
 
-def golden(target, head):
+def of_blocks(target, drafter):
+    """The logits of the masks of a block after all tokens."""
+    states = hidden_states(target, TOKENS)
+    features = np.concatenate([states[n] for n in LAYERS], -1)[:-1]
+    rows = drafter.norm("enc.output_norm", drafter.times("fc", features))
+    table = drafter.weights.get("token_embd.weight", target.weights["token_embd.weight"])
+    x, layer = table[[TOKENS[-1]] + [MASK] * DRAFTED], 0
+    while f"blk.{layer}.attn_q.weight" in drafter.weights:
+        prefix, store = f"blk.{layer}", [None, None]
+        drafter.keys(prefix, rows, store)
+        x = x + drafter.attention(prefix, drafter.norm(f"{prefix}.attn_norm", x), store, causal=False)
+        x = x + drafter.mlp(prefix, drafter.norm(f"{prefix}.ffn_norm", x))
+        layer += 1
+    return drafter.times("output", drafter.norm("output_norm", x))[1:].astype(np.float32)
+
+
+def of_head(target, head):
     states = hidden_states(target, TOKENS)
     features = np.concatenate([states[n] for n in LAYERS], -1)
     table = head.weights.get("token_embd.weight", target.weights["token_embd.weight"])
@@ -126,23 +157,24 @@ def main():
     parser.add_argument("--bench", default="target/release/bench")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    entry = {"tokens": TOKENS, "drafted": DRAFTED}
-    with tempfile.TemporaryDirectory() as folder:
-        models = {}
-        for name, how in [("target", TARGET), ("drafter", HEAD)]:
-            path = Path(folder) / f"{name}.gguf"
-            subprocess.run([args.bench, "synth", *how, "-o", path], check=True, stdout=subprocess.DEVNULL)
-            entry[name] = {"synth": how, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            models[name] = Model(path)
-        logits = golden(models["target"], models["drafter"])
-    if args.check:
-        stored = np.load(FOLDER / "eagle3.npy")
-        known = json.loads((FOLDER / "eagle3.json").read_text())
-        if known != entry or not np.allclose(stored, logits, rtol=1e-5, atol=1e-6):
-            sys.exit("the stored golden differs")
-        return
-    np.save(FOLDER / "eagle3.npy", logits)
-    (FOLDER / "eagle3.json").write_text(json.dumps(entry, indent=1) + "\n")
+    for case, how, compute in [("eagle3", EAGLE, of_head), ("dflash", BLOCKS, of_blocks)]:
+        entry = {"tokens": TOKENS, "drafted": DRAFTED}
+        with tempfile.TemporaryDirectory() as folder:
+            models = {}
+            for name, made in [("target", TARGET), ("drafter", how)]:
+                path = Path(folder) / f"{name}.gguf"
+                subprocess.run([args.bench, "synth", *made, "-o", path], check=True, stdout=subprocess.DEVNULL)
+                entry[name] = {"synth": made, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+                models[name] = Model(path)
+            logits = compute(models["target"], models["drafter"])
+        if args.check:
+            stored = np.load(FOLDER / f"{case}.npy")
+            known = json.loads((FOLDER / f"{case}.json").read_text())
+            if known != entry or not np.allclose(stored, logits, rtol=1e-5, atol=1e-6):
+                sys.exit(f"the stored golden {case} differs")
+            continue
+        np.save(FOLDER / f"{case}.npy", logits)
+        (FOLDER / f"{case}.json").write_text(json.dumps(entry, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,156 @@
+//! The next decoding pass, prepared while devices compute the one before: the slots of its tokens, its masks and all other inputs that
+//! do not depend on which tokens these are. The tokens are written when they are known, and the pass is launched.
+//!
+//! A preparation is used for a batch of the same sequences at the same places. Rows of sequences that have ended since become rows of
+//! nobody. Any other change to the cache, to sequences or to the loaded graph undoes it: the blocks that it took are given back, and the
+//! batch is computed as if there had been none. Only the graph that is loaded serves it, so none is built or loaded for it.
+
+use super::batch::Batch;
+use super::cache::{Allocation, NOBODY, SequenceId};
+use super::error::Result;
+use super::lifecycle::Model;
+use super::pass::{PassSink, PassTokens, RowDestination};
+use super::prepared::{InputVersions, Prepared};
+use super::sub_batch::SubBatch;
+
+impl Model {
+    fn versions(&self) -> InputVersions {
+        InputVersions {
+            tables: self.block_manager.version(),
+            graph: self.graphs.executor.n_changes(),
+        }
+    }
+
+    /// Prepares the pass over one token of each of these places, if the loaded graph serves it.
+    pub(super) fn prepare(&mut self, places: &[(SequenceId, u32)]) -> Result<()> {
+        let mut batch = Batch {
+            wants_top: true,
+            ..Batch::default()
+        };
+        places
+            .iter()
+            .for_each(|(id, position)| batch.push(0, *id, *position, true));
+        let can_begin = self.graphs.executor.runs_ahead()
+            && self.drafter.is_none()
+            && self.plan.target.is_none()
+            && self.pads(&batch)
+            && places.iter().all(|(id, _)| self.is_running(*id))
+            && self.check(&batch).is_ok();
+        if !can_begin {
+            return Ok(());
+        }
+        let _span = tracing::trace_span!(target: "phase", "prepare").entered();
+        let Some(given) = self.block_manager.prepare_ahead(places) else {
+            return Ok(());
+        };
+        let ((), copied) = given.make(|copy| self.copy_slots(copy));
+        copied.inspect_err(|_| self.block_manager.abandon())?;
+        let Some((part, n_views)) = self.write_ahead(&batch)? else {
+            self.block_manager.give_back(places);
+            return Ok(());
+        };
+        self.n_prepared += 1;
+        self.prepared = Some(Prepared {
+            places: batch.positions,
+            part,
+            n_views,
+            n_ahead: self.block_manager.n_ahead(places),
+            versions: self.versions(),
+        });
+        Ok(())
+    }
+
+    fn is_running(&self, sequence: SequenceId) -> bool {
+        self.block_manager.next(sequence) > 0
+    }
+
+    /// Writes the inputs of a pass over a batch with the loaded graph. None if the batch needs several passes, or another graph.
+    fn write_ahead(&mut self, batch: &Batch) -> Result<Option<(SubBatch, u64)>> {
+        let mut parts = self.split(batch);
+        let (Some(part), true) = (parts.pop(), parts.is_empty()) else {
+            return Ok(None);
+        };
+        let source = Batch::default();
+        let tokens = PassTokens::Texts {
+            batch: &part.batch,
+            source: &source,
+            groups: &[],
+            rows: part.rows.as_deref(),
+        };
+        let (shape, reads) = self.reads_of(tokens, &part.batch, false)?;
+        if self.graphs.loaded_shape() != Some(&shape) {
+            return Ok(None);
+        }
+        let allocated = Allocation {
+            slots: self.block_manager.slots(&part.batch.positions),
+            ..Allocation::default()
+        };
+        self.write_inputs(tokens, &allocated, &reads)?;
+        Ok(Some((part, reads.n_views())))
+    }
+
+    /// Takes the preparation if it serves a batch; otherwise it is undone.
+    pub(super) fn take_prepared(&mut self, batch: &Batch) -> Option<Prepared> {
+        let serves = |prepared: &Prepared| {
+            prepared.versions == self.versions() && self.pads(batch) && prepared.serves(batch)
+        };
+        let is_served = self.prepared.as_ref().is_some_and(serves);
+        if !is_served || self.graphs.loaded_shape().is_none() {
+            self.undo_prepared();
+        }
+        self.prepared.take()
+    }
+
+    /// Gives back what was prepared.
+    pub(super) fn undo_prepared(&mut self) {
+        if let Some(prepared) = self.prepared.take() {
+            self.n_undone += 1;
+            self.block_manager.give_back(&prepared.places);
+        }
+    }
+
+    /// Computes a batch with the pass that was prepared for it, and hands out its rows.
+    pub(super) fn forward_prepared(
+        &mut self,
+        prepared: Prepared,
+        batch: &Batch,
+        sink: &mut dyn PassSink,
+    ) -> Result<()> {
+        self.n_views += prepared.n_views;
+        let (part, results) = prepared.over(batch);
+        self.block_manager.accept(&batch.positions, &batch.tokens);
+        self.guarded(&batch.positions, |this| {
+            let (executor, pass) = this.graphs.split()?;
+            let of_sequences = (&*this.block_manager, &this.media);
+            pass.inputs
+                .write_tokens(executor, &part.batch, &this.adapters, of_sequences)?;
+            this.launch(&mut RowDestination::Top(&mut *sink, true))?;
+            tracing::trace_span!(target: "phase", "read").in_scope(|| this.read_top())
+        })?;
+        self.verify(batch, self.top.are_finite())?;
+        self.hand_out(results.into_iter().zip(0..), sink)
+    }
+
+    /// Ends a sequence. In a prepared pass it has a row of nobody.
+    pub(super) fn release_prepared(&mut self, sequence: SequenceId) {
+        let is_current = |prepared: &Prepared| prepared.versions == self.versions();
+        let is_current = self.prepared.as_ref().is_some_and(is_current);
+        self.block_manager.release(sequence);
+        let versions = self.versions();
+        if let Some(prepared) = &mut self.prepared {
+            let own = prepared.places.iter_mut().filter(|(id, _)| *id == sequence);
+            own.for_each(|place| *place = (NOBODY, 0));
+            prepared.n_ahead = self.block_manager.n_ahead(&prepared.places);
+            if is_current {
+                prepared.versions = versions;
+            }
+        }
+    }
+
+    /// Blocks of each pool that a prepared pass took.
+    pub(super) fn n_ahead(&self) -> &[usize] {
+        self.prepared
+            .as_ref()
+            .map_or(&[], |prepared| &prepared.n_ahead)
+    }
+}
