@@ -23,7 +23,9 @@ NORMS = ("embedding_norm", "hidden_norm", "ffn_norm", "output_norm")
 def init(seed, target):
     rng = np.random.default_rng(seed)
     p = {name: jnp.asarray(rng.normal(0, cols ** -0.5, (rows, cols)), jnp.float32) for name, (rows, cols) in MATRICES.items()}
-    return p | {name: jnp.ones(WIDTH) for name in NORMS} | {"output_norm": target["model.norm.weight"] * 1.0}
+    norms = {name: jnp.ones(WIDTH) for name in NORMS}
+    norms["output_norm"] = jnp.array(target["model.norm.weight"], copy=True)  # what the head was trained with
+    return p | norms
 
 
 def rounded(w):
@@ -113,7 +115,7 @@ def drafts(p, target, tokens, docs, weight, n, steps):
 
 
 def loss(p, target, tokens, docs, weight, steps):
-    """Cross-entropy with the probabilities of the target; later steps weigh less. Of half the places at most."""
+    """Cross-entropy with the probabilities of the target; later steps weigh less. At most two fifths of the places are used."""
     total = 0.0
     for step, (counts, logits, known) in enumerate(drafts(p, target, tokens, docs, weight, tokens.shape[1] * 2 // 5, steps)):
         nll = -jnp.sum(jax.nn.softmax(known, -1) * jax.nn.log_softmax(logits, -1), -1)

@@ -66,7 +66,7 @@ fn prompts() -> Vec<String> {
 /// What became of drafts.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Draft tokens by position, and those that were right with all before them.
+    /// By position, draft tokens after right ones, and those of them that were right.
     drafted: [usize; DRAFTED],
     right: [usize; DRAFTED],
     tokens: usize,
@@ -142,11 +142,15 @@ fn draft_tokens_for_held_out_prompts_are_mostly_right() {
         let drafted = answer(with, &prompt, DRAFTED, &mut counts);
         assert_eq!(drafted, plain, "drafts change no text");
     }
-    println!("{counts:?}");
     let all = counts.drafted.iter().zip(counts.right);
     let shares: Vec<f64> = all.map(|(n, right)| right as f64 / *n as f64).collect();
-    println!(
-        "{shares:.3?} of those that followed right ones, {:.2} tokens in a pass",
-        counts.tokens as f64 / counts.passes as f64
+    let per_pass = counts.tokens as f64 / counts.passes as f64;
+    println!("{shares:.3?} of those after right ones, {per_pass:.2} tokens in a pass");
+    let expected = [0.6, 0.7, 0.85, 0.85];
+    let all = shares.iter().zip(expected);
+    assert!(
+        all.into_iter().all(|(found, least)| *found >= least),
+        "{shares:.3?}"
     );
+    assert!(per_pass >= 2.2, "{per_pass}");
 }

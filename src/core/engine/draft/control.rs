@@ -16,7 +16,7 @@ const MOST_ROWS: usize = 320;
 /// Times of passes that decode, by their numbers of rows.
 #[derive(Debug)]
 struct PassCosts {
-    /// Seconds, and the number of passes from which they are known.
+    /// Seconds, and the number of passes that were measured.
     known: Vec<(f64, u32)>,
 }
 
@@ -27,9 +27,13 @@ impl PassCosts {
         }
     }
 
-    /// Number of passes of `n_rows` rows that were measured.
+    /// First passes that do not count: they build graphs and allocate, which no later one does.
+    const COLD: u32 = 1;
+
+    /// Number of passes of `n_rows` rows from which their time is known.
     fn n_known(&self, n_rows: usize) -> u32 {
-        self.known.get(n_rows).map_or(0, |(_, n)| *n)
+        let n = self.known.get(n_rows).map_or(0, |(_, n)| *n);
+        n.saturating_sub(Self::COLD)
     }
 
     fn learn(&mut self, n_rows: usize, seconds: f64) {
@@ -40,7 +44,8 @@ impl PassCosts {
         };
         *n = n.saturating_add(1);
         // Other programs make passes slower, never faster.
-        *cost = match *n {
+        *cost = match n.saturating_sub(Self::COLD) {
+            0 => return,
             1 => seconds,
             n if n <= FIRST => cost.min(seconds),
             _ if seconds < *cost => *cost + 0.3 * (seconds - *cost),
@@ -51,7 +56,7 @@ impl PassCosts {
     /// Seconds of a pass of `n_rows` rows: between those of the nearest numbers of rows that are known, and not above the next. More
     /// rows than any known pass had are taken to cost nothing, so that they are tried.
     fn of(&self, n_rows: usize) -> Option<f64> {
-        let known = |at: &usize| self.known.get(*at).is_some_and(|(_, n)| *n > 0);
+        let known = |at: &usize| self.n_known(*at) > 0;
         let cost = |at: usize| self.known[at].0;
         let before = (1..=n_rows.min(MOST_ROWS)).rev().find(known)?;
         if before == n_rows {
@@ -265,7 +270,12 @@ impl DraftControl {
             if n_asked == 0 {
                 continue;
             }
-            let drafting = self.drafting.of(n_asked).unwrap_or(0.0) * (n + 1) as f64;
+            let drafting = match self.drafting.of(n_asked) {
+                Some(pass) => pass * (n + 1) as f64,
+                // The first drafts are short: what they cost is not known.
+                None if n == 1 => 0.0,
+                None => break,
+            };
             let (_, choice) = self.best(rows, &odds, drafting);
             if choice.rate() > best.0.rate() {
                 best = (choice, asked);
@@ -343,7 +353,9 @@ mod tests {
     fn knowing(costs: &[(usize, f64)]) -> DraftControl {
         let mut control = DraftControl::new(true);
         for (n_rows, cost) in costs {
-            control.costs.learn(*n_rows, millis(*cost).as_secs_f64());
+            for _ in 0..=PassCosts::COLD {
+                control.costs.learn(*n_rows, millis(*cost).as_secs_f64());
+            }
         }
         control
     }
@@ -421,6 +433,24 @@ mod tests {
         control.measured((rows(1), 1), 0, Duration::from_secs(9));
         let after = control.costs.of(1).expect("known");
         assert!(after < 1.06 * before, "{before} {after}");
+    }
+
+    #[test]
+    fn a_first_draft_that_builds_graphs_does_not_end_drafting() {
+        let mut good = drafter(6, true);
+        let mut control = knowing(&[(1, 10.0), (7, 16.0)]);
+        let asked = control.ask_model(&[Some(&mut good)], rows(1), (4, 32));
+        assert_eq!(asked, [0], "look-ups are better");
+        let mut empty = Drafter::new(DraftOptions::ON, DraftLimits::default(), 1000).expect("on");
+        let mut asked = |control: &mut DraftControl| {
+            empty.begin(&[1], 6);
+            control.ask_model(&[Some(&mut empty)], rows(1), (4, 32))
+        };
+        assert_eq!(asked(&mut control), [1], "the first drafts are short");
+        control.drafted(1, 1, millis(2000.0));
+        assert_eq!(asked(&mut control), [1]);
+        control.drafted(1, 1, millis(2.0));
+        assert!(asked(&mut control)[0] > 1);
     }
 
     #[test]
