@@ -6,7 +6,8 @@ Needs: Python 3.11, `pip install numpy gguf`
 Two random models are made by `bench synth`: a target with four layers, and a drafter that reads its hidden
 states after layers 1, 2 and 4. Of EAGLE-3 (Li et al. 2025, section 3) the logits float32 [n, n_vocab] are
 stored after each token but the first, then after each token of a draft of four but the last; of DFlash
-(block diffusion over the target's hidden states) those of the masks of a block. NAME.json says how the
+(block diffusion over the target's hidden states) those of the masks of a block, and of DSpark those of all
+tokens of a block, to which the token before adds something. NAME.json says how the
 files are made, with their SHA-256 and the tokens. With --check nothing is written, and a difference fails.
 """
 
@@ -28,6 +29,7 @@ LAYERS = [1, 2, 4]
 TARGET = ["llama", "--seed", "5", "--set", "block_count=4"]
 EAGLE = ["eagle3", "--seed", "6", "--set", "block_count=1", "--set", "target_layers=1,2,4", "--with", "output"]
 BLOCKS = ["dflash", "--seed", "8", "--set", "block_count=2", "--set", "target_layers=1,2,4", "--set", "block_size=6", "--with", "output"]
+CHAINS = [*BLOCKS[:-1], "output,markov_w1,markov_w2,conf_proj"]
 MASK = 7
 
 
@@ -128,14 +130,22 @@ def of_blocks(target, drafter):
     features = np.concatenate([states[n] for n in LAYERS], -1)[:-1]
     rows = drafter.norm("enc.output_norm", drafter.times("fc", features))
     table = drafter.weights.get("token_embd.weight", target.weights["token_embd.weight"])
-    x, layer = table[[TOKENS[-1]] + [MASK] * DRAFTED], 0
+    chained = "markov_w1.weight" in drafter.weights
+    x, layer = table[[TOKENS[-1]] + [MASK] * (DRAFTED - chained)], 0
     while f"blk.{layer}.attn_q.weight" in drafter.weights:
         prefix, store = f"blk.{layer}", [None, None]
         drafter.keys(prefix, rows, store)
         x = x + drafter.attention(prefix, drafter.norm(f"{prefix}.attn_norm", x), store, causal=False)
         x = x + drafter.mlp(prefix, drafter.norm(f"{prefix}.ffn_norm", x))
         layer += 1
-    return drafter.times("output", drafter.norm("output_norm", x))[1:].astype(np.float32)
+    logits = drafter.times("output", drafter.norm("output_norm", x))
+    if not chained:
+        return logits[1:].astype(np.float32)
+    before = TOKENS[-1]
+    for row in logits:
+        row += drafter.times("markov_w2", drafter.weights["markov_w1.weight"][before])
+        before = int(row.argmax())
+    return logits.astype(np.float32)
 
 
 def of_head(target, head):
@@ -157,7 +167,7 @@ def main():
     parser.add_argument("--bench", default="target/release/bench")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    for case, how, compute in [("eagle3", EAGLE, of_head), ("dflash", BLOCKS, of_blocks)]:
+    for case, how, compute in [("eagle3", EAGLE, of_head), ("dflash", BLOCKS, of_blocks), ("dspark", CHAINS, of_blocks)]:
         entry = {"tokens": TOKENS, "drafted": DRAFTED}
         with tempfile.TemporaryDirectory() as folder:
             models = {}

@@ -364,7 +364,9 @@ fn check_formula(name: &str) {
 
 #[test]
 fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
-    ["eagle3", "dflash"].into_iter().for_each(check_formula);
+    ["eagle3", "dflash", "dspark"]
+        .into_iter()
+        .for_each(check_formula);
 }
 
 /// A copy of a drafter's file whose head has these tokens alone.

@@ -56,6 +56,33 @@ fn fields_without_effect_are_accepted_and_listed() {
 }
 
 #[test]
+fn fields_of_drafts_limit_them() {
+    let server = Server::start(&["--draft", "auto"]);
+    let ask = |extra: Value| {
+        let extra = with(extra, &json!({ "timings_per_token": true }));
+        server.chat(body(&extra))
+    };
+    // No draft has so many tokens.
+    for none in [
+        json!({ "speculative.n_max": 0 }),
+        json!({ "speculative.n_max": -3 }),
+        json!({ "draft": 0, "speculative.n_max": 8 }),
+        json!({ "speculative.n_min": 99 }),
+    ] {
+        let (status, answer) = ask(none);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["timings"]["draft_n"], Value::Null, "{answer}");
+    }
+    for wrong in [
+        json!({ "speculative.n_max": "8" }),
+        json!({ "speculative.p_min": true }),
+    ] {
+        let (status, answer) = ask(wrong);
+        assert_eq!(status, 400, "{answer}");
+    }
+}
+
+#[test]
 fn fields_that_would_change_the_result_are_refused() {
     let server = Server::start(&[]);
     for (extra, code, param) in [

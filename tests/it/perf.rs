@@ -51,7 +51,7 @@ fn check_decode(decode: &Value, bandwidth: f64, repeat: u64) {
 
 #[test]
 fn measurements_of_the_shipped_model_are_consistent() {
-    let arguments = "-p 8,24 --prompts 1,2 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --requests --json";
+    let arguments = "-p 8,24 --prompts 1,2 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --requests --draft 4 --json";
     let report = perf(&arguments.split(' ').collect::<Vec<_>>());
     let report: Value = serde_json::from_str(&report).expect("JSON");
     let runs = report["runs"].as_array().expect("runs");
@@ -88,6 +88,17 @@ fn measurements_of_the_shipped_model_are_consistent() {
             (field("depth"), field("requests"))
         });
         assert_eq!(through_engine.collect::<Vec<_>>(), cases);
+        let drafts = run["drafts"].as_array().expect("drafts");
+        let texts = drafts
+            .iter()
+            .map(|row| row["text"].as_str().expect("a name"));
+        let expected = ["random", "greedy", "repeated"];
+        assert!(texts.eq(expected.into_iter().cycle().take(3 * cases.len())));
+        for row in drafts {
+            assert!(number(&row["tokens_per_second"]) > 0.0, "{row}");
+            assert!(number(&row["tokens_per_second_without"]) > 0.0, "{row}");
+            assert!(number(&row["accepted"]) <= number(&row["drafted"]), "{row}");
+        }
         for row in decode {
             check_decode(row, bandwidth, 2);
         }

@@ -69,10 +69,6 @@ pub(super) struct KvEventOptions {
     #[arg(long, value_name = "ENDPOINT", requires = "kv_events")]
     kv_events_replay: Option<Endpoint>,
     /// Topic of the events, by which subscribers choose and routers know the server, such as `kv@ADDRESS@MODEL`; default: an empty one
-    #[cfg_attr(
-        not(feature = "kv-events"),
-        expect(dead_code, reason = "it is sent with the feature")
-    )]
     #[arg(long, value_name = "TOPIC", requires = "kv_events")]
     kv_events_topic: Option<String>,
 }

@@ -272,6 +272,7 @@ impl<'a> Checker<'a> {
             (&target.normed, "boolean", "normed"),
             (&target.width, "number", "width"),
             (&target.distances, "boolean", "distances"),
+            (&target.from_first, "boolean", "from_first"),
             (&target.block, "number", "block"),
             (&target.mask, "number", "mask"),
         ] {

@@ -113,6 +113,8 @@ pub struct TargetUse {
     pub block: Option<Setting>,
     /// The token that stands for those of a block that are to be drafted.
     pub mask: Option<Setting>,
+    /// Whether the row of the last token of the sequence drafts too.
+    pub from_first: Option<Setting>,
     /// Name of the tensor with the token of the target for each token that the drafter has a logit for, if the file has it.
     pub tokens: Option<Spanned<String>>,
     /// Whether that tensor has the distances of these tokens from their own numbers.

@@ -76,6 +76,7 @@ impl ArchDef {
             setting(out, "distances", target.distances.as_ref())?;
             setting(out, "block", target.block.as_ref())?;
             setting(out, "mask", target.mask.as_ref())?;
+            setting(out, "from_first", target.from_first.as_ref())?;
             tap(out, "tokens", target.tokens.as_ref())?;
         }
         for stack in &self.stacks {
@@ -145,6 +146,7 @@ impl ArchDef {
                 &target.width,
                 &target.block,
                 &target.mask,
+                &target.from_first,
                 &target.distances,
             ]
         });

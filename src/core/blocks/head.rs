@@ -6,7 +6,7 @@
 
 use super::build::{UnitBuilder, softcap};
 use super::points;
-use crate::arch::{ActRef, Contract, NormRef, RowWidth};
+use crate::arch::{ActRef, Contract, NormRef, QuantClass, RowWidth};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -17,6 +17,7 @@ options! {
         scale: f32 = "1", "factor of the logits; 1: none";
         softcap: f32 = "0", "softcap of the logits: they become `c * tanh(logit / c)`; 0: none";
         tokens: u64 = "n_vocab", "tokens that have a logit; a drafter may have logits of some alone";
+        rank: u64 = "0", "of a drafter of blocks: elements of the rows by which the token before changes the logits; 0: it does not";
     }
 }
 
@@ -36,6 +37,10 @@ pub(super) static CONTRACT: Contract = Contract {
         dense_norm.bias: Bias "head_norm.bias" ["n_embd"] optional, "bias of the norm after `dense`";
         output: Matrix "output.weight" ["n_embd", "tokens"] optional, "projection to the vocabulary; if absent, the token embeddings (tied)";
         output.bias: Bias "output.bias" ["tokens"] optional, "bias of the logits";
+        before: Table "before.weight" ["rank", "n_vocab"] optional when("rank > 0"), "a row for each token, of the token before";
+        before_out: Matrix "before_out.weight" ["rank", "tokens"] when("has('before')"), "projection of that row to what is added to the logits";
+        confidence: Matrix "confidence.weight" ["n_embd + rank", "1"] quantised_as(QuantClass::Kept) optional when("has('before')"), "projection of the state and that row to how likely the token is right";
+        confidence.bias: Bias "confidence.bias" ["1"] optional when("has('confidence')"), "bias of `confidence`";
     },
     rows: RowWidth::Any,
     points: points! {
@@ -60,6 +65,26 @@ pub(crate) fn build(b: &UnitBuilder<'_, '_>, x: &Tensor) -> Result<Tensor> {
         z = b.g.scale(&z, c.scale)?;
     }
     b.point("logits", z)
+}
+
+/// What tokens before, i32 `[n]`, add to the logits of rows `x [n_embd, n]`: `[tokens, n]`, and the logit of how likely
+/// the tokens are right `[1, n]`; none if the head does not say so.
+pub(crate) fn after(
+    b: &UnitBuilder<'_, '_>,
+    before: &Tensor,
+    x: &Tensor,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let _scope = b.g.scope_on("head", &b.unit.path, b.unit.device);
+    let rows = b.g.get_rows(&b.required_weight("before")?, before)?;
+    let added = b.linear("before_out", &rows)?;
+    let right = match b.weight("confidence") {
+        Some(_) => {
+            let both = b.g.concat(x, &rows, 0)?;
+            Some(b.linear("confidence", &both)?)
+        }
+        None => None,
+    };
+    Ok((added, right))
 }
 
 /// What the projection reads of the hidden state `x [n_embd, n_rows]`.

@@ -22,6 +22,7 @@ use super::graph_shape::TargetRows;
 use super::lifecycle::Model;
 use super::memory_use::MemoryUse;
 use super::options::Options;
+use super::stage;
 
 /// Maximum number of tokens of a draft.
 const MOST: usize = 16;
@@ -39,6 +40,8 @@ struct Drafter {
     /// The token of the target for each of the drafter's; none if they have the same vocabulary.
     tokens: Option<Vec<u32>>,
     sequences: HashMap<SequenceId, DraftedSequence>,
+    /// The logits of the last blocks with what the tokens before added.
+    chained: Vec<f32>,
 }
 
 /// What a drafter knows of a sequence.
@@ -155,6 +158,7 @@ impl Drafter {
             tokens,
             model,
             sequences: HashMap::new(),
+            chained: Vec::new(),
         })
     }
 
@@ -347,12 +351,18 @@ impl Drafter {
         for drafts in drafts.chunks_mut(at_once.max(1)) {
             let mut batch = Batch::default();
             for draft in drafts.iter() {
-                batch.push(draft.last, draft.sequence, draft.end, false);
-                for at in 1..=draft.most as u32 {
+                // The first row may draft too.
+                let n_masks = draft.most as u32 - u32::from(block.from_first);
+                batch.push(draft.last, draft.sequence, draft.end, block.from_first);
+                for at in 1..=n_masks {
                     batch.push(block.mask, draft.sequence, draft.end + at, true);
                 }
             }
             self.run(&mut batch, DraftRows::of_kind(TargetRows::Kept))?;
+            if self.model.plan().chains_tokens() {
+                self.chain(drafts)?;
+                continue;
+            }
             let mut rows = self.model.results().0.chunks_exact(width);
             for draft in drafts {
                 let own = rows.by_ref().take(draft.most).map(likeliest);
@@ -360,6 +370,58 @@ impl Drafter {
                 (draft.draft.tokens, draft.draft.probabilities) = own.unzip();
             }
         }
+        Ok(())
+    }
+
+    /// Chooses the tokens of blocks one after the other: each adds something to the logits of the one after it.
+    fn chain(&mut self, drafts: &mut [OpenDraft]) -> Result<()> {
+        let width = self.model.row_width();
+        let (logits, hidden) = self.model.results();
+        let (mut logits, hidden) = (logits.to_vec(), hidden.to_vec());
+        let n_embd = self.model.plan().n_embd as usize;
+        let mut n_rows = 0;
+        let firsts: Vec<usize> = drafts
+            .iter()
+            .map(|draft| {
+                n_rows += draft.most;
+                n_rows - draft.most
+            })
+            .collect();
+        let mut before: Vec<u32> = drafts.iter().map(|draft| draft.last).collect();
+        let most = drafts.iter().map(|draft| draft.most).max().unwrap_or(0);
+        for n in 0..most {
+            let is_open = |i: &usize| n < drafts[*i].most && drafts[*i].draft.tokens.len() == n;
+            let open: Vec<usize> = (0..drafts.len()).filter(is_open).collect();
+            if open.is_empty() {
+                break;
+            }
+            let rows: Vec<usize> = open.iter().map(|i| firsts[*i] + n).collect();
+            let states = rows.iter();
+            let states = states.flat_map(|row| &hidden[row * n_embd..(row + 1) * n_embd]);
+            let states: Vec<f32> = states.copied().collect();
+            let tokens: Vec<u32> = open.iter().map(|i| before[*i]).collect();
+            let (added, right) = self.model.after(&tokens, &states)?;
+            for (at, i) in open.into_iter().enumerate() {
+                let row = &mut logits[rows[at] * width..(rows[at] + 1) * width];
+                let added = &added[at * width..(at + 1) * width];
+                row.iter_mut()
+                    .zip(added)
+                    .for_each(|(own, more)| *own += more);
+                let Some((token, probability)) = likeliest(row) else {
+                    continue;
+                };
+                let draft = &mut drafts[i].draft;
+                draft.tokens.push(token);
+                draft
+                    .probabilities
+                    .push(right.get(at).copied().unwrap_or(probability));
+                before[i] = match &self.tokens {
+                    Some(tokens) => tokens[token as usize],
+                    None => token,
+                };
+            }
+        }
+        self.chained = logits;
         Ok(())
     }
 
@@ -386,7 +448,9 @@ impl Drafter {
     }
 
     fn run(&mut self, batch: &mut Batch, rows: DraftRows) -> Result<()> {
-        batch.wants_hidden = self.width > 0 && self.block.is_none();
+        let goes_on = self.width > 0 && self.block.is_none();
+        let is_block = rows.kind == TargetRows::Kept;
+        batch.wants_hidden = goes_on || is_block && self.model.plan().chains_tokens();
         self.model.draft_rows = rows;
         self.model.forward(batch).map(drop)
     }
@@ -437,8 +501,8 @@ impl DraftModel for Drafter {
     }
 
     fn most(&self) -> usize {
-        self.block
-            .map_or(MOST, |block| MOST.min(block.len as usize - 1))
+        let of_block = |block: DraftBlock| block.len as usize - usize::from(!block.from_first);
+        self.block.map_or(MOST, |block| MOST.min(of_block(block)))
     }
 
     fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]) {
@@ -498,7 +562,10 @@ impl DraftModel for Drafter {
             self.read_new(std::slice::from_ref(request))?;
             self.model.forget(sequence, open[0].end);
             self.read_blocks(&mut open, block)?;
-            all.extend_from_slice(self.model.results().0);
+            all = match self.model.plan().chains_tokens() {
+                true => std::mem::take(&mut self.chained),
+                false => self.model.results().0.to_vec(),
+            };
             self.model.forget(sequence, open[0].end);
             return Ok(all);
         }
@@ -548,6 +615,37 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
 }
 
 impl Model {
+    /// What tokens before add to the logits of states `[n_embd, n]`: `[n_logits, n]`, and for each how likely its token is right; empty if
+    /// the head does not say so.
+    fn after(&mut self, before: &[u32], states: &[f32]) -> Result<(Vec<f32>, Vec<f32>)> {
+        let (graph, ends) = stage::build_after(&self.graph_parts(), before.len())?;
+        self.graphs.load(graph)?;
+        let mut added = vec![0.0; before.len() * self.row_width()];
+        let mut right = vec![
+            0.0;
+            if ends.right.is_some() {
+                before.len()
+            } else {
+                0
+            }
+        ];
+        let executor = &mut self.graphs.executor;
+        let ids: Vec<i32> = before.iter().map(|token| *token as i32).collect();
+        executor.write_indices(&ends.before, &ids)?;
+        if ends.right.is_some() {
+            executor.write(&ends.hidden, states)?;
+        }
+        executor.run()?;
+        executor.read(&ends.added, &mut added)?;
+        if let Some(likely) = &ends.right {
+            executor.read(likely, &mut right)?;
+            right
+                .iter_mut()
+                .for_each(|x: &mut f32| *x = 1.0 / (1.0 + (-*x).exp()));
+        }
+        Ok((added, right))
+    }
+
     /// Loads its drafter, which is placed and reads the values of its passes from now on. The options of the model name these
     /// values ([`Options::for_drafter`]).
     ///

@@ -549,7 +549,8 @@ impl<'a> Assembly<'a> {
         }
         let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
         // What a drafter goes on with is not the normed hidden state.
-        let next = match plan.target.is_some() && wants.hidden {
+        let goes_on = plan.target.as_ref().is_some_and(|of| of.block.is_none());
+        let next = match goes_on && wants.hidden {
             true => Some(self.next(&wanted)?),
             false => None,
         };

@@ -69,6 +69,49 @@ pub(super) fn build_lens(
     .map(Some)
 }
 
+/// The inputs and results of the graph of what tokens before add to logits.
+pub(super) struct AfterTensors {
+    /// Tokens before, i32 `[n]`.
+    pub(super) before: Tensor,
+    /// States after the final norm `[n_embd, n]`; none if nothing reads them.
+    pub(super) hidden: Tensor,
+    /// What is added to the logits `[n_logits, n]`.
+    pub(super) added: Tensor,
+    /// The logits of how likely the tokens are right `[1, n]`, if the head says so.
+    pub(super) right: Option<Tensor>,
+}
+
+/// The graph of what tokens before add to the logits of `n_rows` rows.
+pub(super) fn build_after(parts: &GraphParts<'_>, n_rows: usize) -> Result<(Graph, AfterTensors)> {
+    let head = parts.plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    let unit = head.ok_or_else(|| Error::Arguments {
+        op: "head",
+        message: "there is no head".into(),
+    })?;
+    let (mut before, mut likely) = (None, None);
+    let (mut g, ends) = build_stage(parts, n_rows, &[], |b, x| {
+        let ids =
+            b.g.index_input("before", TensorType::I32, &[n_rows as u64], b.plan.n_vocab)?;
+        let (added, right) = blocks::head::after(&b.at(unit), &ids, x)?;
+        (before, likely) = (Some(ids), right);
+        Ok(added)
+    })?;
+    if let Some(right) = &likely {
+        g.output(right)?;
+    }
+    let before = before.ok_or_else(|| Error::Arguments {
+        op: "head",
+        message: "it reads no tokens before".into(),
+    })?;
+    let after = AfterTensors {
+        before,
+        hidden: ends.hidden,
+        added: ends.result,
+        right: likely,
+    };
+    Ok((g, after))
+}
+
 /// The graph of a norm alone, for `n_rows` rows.
 pub(super) fn build_norm(
     parts: &GraphParts<'_>,

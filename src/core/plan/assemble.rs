@@ -206,6 +206,7 @@ impl<'a> Planner<'a> {
         };
         let is_normed = flag(&target.normed, "normed")?;
         let has_distances = flag(&target.distances, "distances")?;
+        let from_first = flag(&target.from_first, "from_first")?;
         let block = match target.block.as_ref().zip(target.mask.as_ref()) {
             None => None,
             Some((len, mask)) => {
@@ -219,6 +220,7 @@ impl<'a> Planner<'a> {
                         Some(DraftBlock {
                             len: len as u64,
                             mask: mask as u32,
+                            from_first,
                         })
                     }
                     (len, mask) => self.problem(format!(

@@ -123,6 +123,8 @@ pub struct DraftBlock {
     pub len: u64,
     /// The token that stands for those that are to be drafted.
     pub mask: u32,
+    /// Whether the row of the last token of the sequence drafts too.
+    pub from_first: bool,
 }
 
 impl TargetPlan {

@@ -149,6 +149,12 @@ impl Plan {
         kind.unwrap_or(Pooling::Mean)
     }
 
+    /// Whether each token of a block that it drafts adds something to the logits of the next one.
+    pub fn chains_tokens(&self) -> bool {
+        let unit = self.head.as_ref().and_then(|head| head.unit.as_ref());
+        unit.is_some_and(|unit| unit.weight("before").is_some())
+    }
+
     /// Number of tokens that have a logit.
     pub fn n_logits(&self) -> u64 {
         let unit = self.head.as_ref().and_then(|head| head.unit.as_ref());

@@ -213,6 +213,8 @@ impl<'a> DefinitionReader<'a> {
         let tokens = self.optional_text(&mut inner, "tokens");
         let distances = inner.take("distances", ValueForm::Condition);
         let distances = distances.and_then(|item| self.setting(item));
+        let from_first = inner.take("from_first", ValueForm::Condition);
+        let from_first = from_first.and_then(|item| self.setting(item));
         let block = self.optional_number(&mut inner, "block");
         let mask = self.optional_number(&mut inner, "mask");
         if block.is_some() != mask.is_some() {
@@ -225,6 +227,7 @@ impl<'a> DefinitionReader<'a> {
             width,
             block,
             mask,
+            from_first,
             tokens,
             distances,
             span: item.span(),
