@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: dist check-packages check-unit check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
+.PHONY: dist check-packages check-unit check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens head-goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,6 +119,10 @@ cache-cost: ## Measure what quantised keys and values cost: docs/cache-cost.md
 goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python, numpy and gguf)
 	cargo build --release
 	python3 scripts/make_goldens.py --bench target/release/bench
+
+head-goldens: ## Recompute tests/drafters/heads with llama.cpp (needs LLAMA_HEADS, the program of scripts/llama_heads, numpy and gguf)
+	cargo build --release
+	python3 scripts/make_head_goldens.py --bench target/release/bench --llama-heads $(LLAMA_HEADS)
 
 hf-goldens: ## Recompute tests/hf with transformers (needs scripts/requirements-hf.txt)
 	python3 scripts/make_hf_goldens.py

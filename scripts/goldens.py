@@ -219,9 +219,9 @@ DEFAULTS = {"type": "f32", "with": [], "set": {}, "meta": {}, "source": [], "cau
 DEFAULTS |= {"unread": {}}
 
 
-def read_cases():
-    """cases.toml as a list of complete cases: with defaults."""
-    table = tomllib.loads((GOLDENS / "cases.toml").read_text())
+def read_cases(folder=GOLDENS):
+    """cases.toml of a folder as a list of complete cases: with defaults."""
+    table = tomllib.loads((folder / "cases.toml").read_text())
     cases = []
     for case in table["case"]:
         if unknown := set(case) - set(DEFAULTS) - {"name", "arch", "about", "seed", "tokens"}:
@@ -246,8 +246,24 @@ def synth_args(case):
     return args + (["--with", ",".join(case["with"])] if case["with"] else [])
 
 
-def read_index():
+def read_index(path=INDEX):
     """goldens.json as entries by name; empty before the first run."""
-    if not INDEX.exists():
+    if not path.exists():
         return {}
-    return {entry["name"]: entry for entry in json.loads(INDEX.read_text())["goldens"]}
+    return {entry["name"]: entry for entry in json.loads(path.read_text())["goldens"]}
+
+
+def write_index(entries, path=INDEX):
+    """One line per field and per list, so that a diff names what changed."""
+    lines = []
+    for entry in entries:
+        fields = [f"      {json.dumps(k)}: {json.dumps(v)}" for k, v in entry.items()]
+        lines.append("    {\n" + ",\n".join(fields) + "\n    }")
+    path.write_text('{\n  "goldens": [\n' + ",\n".join(lines) + "\n  ]\n}\n")
+
+
+def strays(cases, folder=GOLDENS):
+    """Stored goldens that no case names."""
+    names = {case["name"] for case in cases}
+    stored = {path.stem for path in folder.glob("*.npy")} | set(read_index(folder / INDEX.name))
+    return sorted(stored - names)

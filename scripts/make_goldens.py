@@ -23,8 +23,8 @@ import numpy as np
 
 from bench_server import Failure, options, program, run
 from gguf_file import add_unread
-from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, check_spread, difference_of, each, load_llama_cpp
-from goldens import nmse, read_cases, read_index, reference_version, synth_args
+from goldens import GOLDENS, SAME_NMSE, Reference, check_spread, difference_of, each, load_llama_cpp
+from goldens import nmse, read_cases, read_index, reference_version, strays, synth_args, write_index
 
 # Spread of logits that can tell right from wrong.
 SPREAD = (0.2, 20.0)
@@ -78,22 +78,6 @@ def compute(lib, bench, case, folder):
 
 
 # ---------------------------------------------------------------- goldens
-
-
-def write_index(entries):
-    """One line per field and per list, so that a diff names what changed."""
-    lines = []
-    for entry in entries:
-        fields = [f"      {json.dumps(k)}: {json.dumps(v)}" for k, v in entry.items()]
-        lines.append("    {\n" + ",\n".join(fields) + "\n    }")
-    INDEX.write_text('{\n  "goldens": [\n' + ",\n".join(lines) + "\n  ]\n}\n")
-
-
-def strays(cases):
-    """Stored goldens that no case names."""
-    names = {case["name"] for case in cases}
-    stored = {path.stem for path in GOLDENS.glob("*.npy")} | set(read_index())
-    return sorted(stored - names)
 
 
 def make(bench, only, check):

@@ -84,7 +84,7 @@ pub(super) struct CompletionArgs {
     /// `model` (a drafter with weights)
     #[arg(
         long,
-        default_value = "off",
+        default_value = "model",
         value_name = "auto|off|N|DRAFTER,...",
         hide_short_help = true
     )]

@@ -146,7 +146,7 @@ pub(super) struct Args {
     prompt_batch: Option<usize>,
     /// Speculative decoding: `auto`, `off`, a maximum number of draft tokens of a sequence per step, and drafters: `lookup` (in the
     /// sequence), `shared` (in recent answers to the same client), `model` (a drafter with weights)
-    #[arg(long, default_value = "off", value_name = "auto|off|N|DRAFTER,...")]
+    #[arg(long, default_value = "auto", value_name = "auto|off|N|DRAFTER,...")]
     draft: DraftOptions,
     /// Maximum size of the values that one request captures (`lab`), in bytes; 0 = captures are refused
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]

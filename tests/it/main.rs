@@ -45,6 +45,7 @@ mod golden_zoo;
 mod goldens;
 mod growth;
 mod habits;
+mod heads;
 mod hf;
 mod hostile_neighbours;
 mod hostile_requests;

@@ -474,6 +474,11 @@ fn lasting(mut answer: Value) -> Value {
             answer[key] = json!("?");
         }
     }
+    // How many draft tokens are read depends on the times of passes.
+    if let Some(details) = answer.pointer_mut("/usage/completion_tokens_details") {
+        details["accepted_prediction_tokens"] = json!("?");
+        details["rejected_prediction_tokens"] = json!("?");
+    }
     if let Some(list) = answer.get_mut("output").and_then(Value::as_array_mut) {
         for item in list {
             item["id"] = json!("?");

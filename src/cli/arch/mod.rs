@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use lab_base::util::limited_read::{self, MAX_DEFINITION};
-use lab_core::arch::{ENDING, Library, LibraryError, SourceFile, TOWER_ENDING};
+use lab_core::arch::{DRAFTER_ENDING, ENDING, Library, LibraryError, SourceFile, TOWER_ENDING};
 use lab_core::hf::{self, Maps};
 
 use super::options::ArchOptions;
@@ -71,11 +71,11 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::New(args) => draft::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Show { name, archs } => {
-            let towers = archs.towers()?;
-            let is_tower = towers.sources().any(|(tower, _)| tower == name);
-            let library = match is_tower {
-                true => towers,
-                false => archs.library()?,
+            let others = [archs.towers()?, archs.drafters()?];
+            let mut others = others.into_iter();
+            let library = match others.find(|of| of.source(name).is_ok()) {
+                Some(library) => library,
+                None => archs.library()?,
             };
             let def = library.get(name).map_err(styled)?;
             output::bytes(def.to_toml().as_bytes())
@@ -95,7 +95,7 @@ fn styled(error: LibraryError) -> Failure {
 
 fn list(archs: &ArchOptions) -> Result<(), Failure> {
     let mut text = String::new();
-    for library in [archs.library()?, archs.towers()?] {
+    for library in [archs.library()?, archs.towers()?, archs.drafters()?] {
         list_library(&library, &mut text);
     }
     output::bytes(text.as_bytes())
@@ -111,7 +111,8 @@ fn list_library(library: &Library, text: &mut String) {
             Ok(def) => {
                 let notes = def.notes.lines().next().unwrap_or_default();
                 let file = file_name(Path::new(&source.path));
-                let own = [ENDING, TOWER_ENDING].map(|ending| file.strip_suffix(ending));
+                let own =
+                    [ENDING, TOWER_ENDING, DRAFTER_ENDING].map(|ending| file.strip_suffix(ending));
                 let file = match own.contains(&Some(name)) {
                     true => String::new(),
                     false => format!("({file}) "),
@@ -138,6 +139,7 @@ fn check(paths: &[PathBuf]) -> Result<(), Failure> {
     let libraries = [
         Library::open(registry, &[])?,
         Library::towers(registry, &[])?,
+        Library::drafters(registry, &[])?,
     ];
     let mut files = Vec::new();
     for path in paths {
@@ -169,7 +171,13 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = file_name(&path);
-        let endings = [ENDING, TOWER_ENDING, hf::ENDING, hf::TOWER_ENDING];
+        let endings = [
+            ENDING,
+            TOWER_ENDING,
+            DRAFTER_ENDING,
+            hf::ENDING,
+            hf::TOWER_ENDING,
+        ];
         if endings.iter().any(|ending| name.ends_with(ending)) {
             found.push(path);
         }
@@ -182,7 +190,10 @@ fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The problems of a definition or of a map, if it has any.
-fn problem([archs, towers]: &[Library; 2], file: &Path) -> Result<Option<String>, Failure> {
+fn problem(
+    [archs, towers, drafters]: &[Library; 3],
+    file: &Path,
+) -> Result<Option<String>, Failure> {
     let path = file.display().to_string();
     let text = limited_read::text(file, MAX_DEFINITION).map_err(|e| output::at(file, e))?;
     let colour = std::io::stdout().is_terminal();
@@ -211,6 +222,7 @@ fn problem([archs, towers]: &[Library; 2], file: &Path) -> Result<Option<String>
     }
     let (library, ending) = match is_of_tower {
         true => (towers, TOWER_ENDING),
+        false if name.ends_with(DRAFTER_ENDING) => (drafters, DRAFTER_ENDING),
         false => (archs, ENDING),
     };
     Ok(match library.check(&path, &text) {

@@ -150,10 +150,7 @@ async fn publish(
         socket.bind_listener(listener).await?;
     }
     let past = Arc::new(Mutex::new(PastBatches::default()));
-    let replaying = match for_past {
-        Some(listener) => Some(tokio::spawn(replay(listener, Arc::clone(&past)))),
-        None => None,
-    };
+    let replaying = for_past.map(|listener| tokio::spawn(replay(listener, Arc::clone(&past))));
     let host = match &endpoint {
         Endpoint::Connect(host) => Some(format!("tcp://{host}")),
         Endpoint::Listen(_) => None,

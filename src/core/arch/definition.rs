@@ -290,7 +290,7 @@ pub struct Setting {
 /// One weight of an instance.
 #[derive(Clone, Debug)]
 pub struct WeightUse {
-    /// Name of the tensor, relative to the layer's prefix, or after [`OF_FILE`] to the file.
+    /// Name of the tensor, relative to the layer's prefix, or after [`OF_FILE`] to the file; alternatives with [`OR`] between them.
     pub tensor: String,
     /// The condition under which the instance has the weight.
     pub when: Expr,
@@ -487,6 +487,12 @@ pub struct Branch {
 
 /// First character of the name of a tensor of the file; other names are relative to the layer.
 pub const OF_FILE: char = '/';
+
+/// Between alternatives in the name of a tensor: the first that the file has is used, or the last one.
+pub const OR: char = '|';
+
+/// In the name of a tensor, the number of layers: the first layer of the file after those of the model.
+pub const AFTER_LAYERS: &str = "{n_layer}";
 
 /// The names for the layer: `il` is the layer of the file, whose tensors and metadata are used, `depth` the place in
 /// the stack. They are equal unless a stack sets `il`.

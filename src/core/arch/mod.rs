@@ -28,9 +28,9 @@ pub use contract::{
     SideInput, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText, Head,
-    IgnoreRules, IgnoredKey, Join, Mode, NEXT, OF_FILE, Param, ParamSource, Reads, Resources,
-    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, TARGET, TargetUse, WeightUse,
+    AFTER_LAYERS, ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText,
+    Head, IgnoreRules, IgnoredKey, Join, Mode, NEXT, OF_FILE, OR, Param, ParamSource, Reads,
+    Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, TARGET, TargetUse, WeightUse,
     fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};

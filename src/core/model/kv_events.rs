@@ -15,7 +15,7 @@ impl Model {
 
     /// What changed since this was called before.
     pub fn take_kv_events(&mut self) -> Vec<KvEvent> {
-        self.block_manager.take_events()
+        self.block_manager.uncounted().take_events()
     }
 
     /// Announces the blocks of a sequence with this prefix key, unless it is computed with more than adapters.

@@ -13,6 +13,11 @@ impl<T> Versioned<T> {
         Self { value, version: 0 }
     }
 
+    /// For a change on which nothing depends that was made of the value: it is not counted.
+    pub(super) fn uncounted(&mut self) -> &mut T {
+        &mut self.value
+    }
+
     /// While it stays the same, so does the value.
     pub(super) fn version(&self) -> u64 {
         self.version

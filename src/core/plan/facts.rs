@@ -8,8 +8,8 @@ use std::rc::Rc;
 use super::{MAX_LAYERS, TensorSet};
 use crate::arch::expr::{Scope, Value};
 use crate::arch::{
-    ArchDef, ContractUse, OF_FILE, ParamSource, Presence, ResolvedOption, WeightRole, fits_pattern,
-    nearest,
+    AFTER_LAYERS, ArchDef, ContractUse, OF_FILE, OR, ParamSource, Presence, ResolvedOption,
+    WeightRole, fits_pattern, nearest,
 };
 use lab_base::weights::{Array, Metadata, Value as Meta};
 
@@ -61,8 +61,24 @@ impl LayerScope<'_> {
         self.index?.il
     }
 
-    /// The full name of a tensor that a definition names in a layer.
+    /// The full name of a tensor that a definition names in a layer. Of alternatives it is the first that the file has, or the last one.
     pub(super) fn tensor(&self, name: &str) -> String {
+        let Some((first, others)) = name.split_once(OR) else {
+            return self.whole_name(name);
+        };
+        let first = self.whole_name(first);
+        match self.facts.tensors.has(&first, false) {
+            true => first,
+            false => self.tensor(others),
+        }
+    }
+
+    fn whole_name(&self, name: &str) -> String {
+        if name.contains(AFTER_LAYERS)
+            && let Ok(Value::Int(n)) = self.facts.param("n_layer", self, false)
+        {
+            return self.whole_name(&name.replace(AFTER_LAYERS, &n.to_string()));
+        }
         match name.strip_prefix(OF_FILE) {
             Some(of_file) => of_file.to_owned(),
             None => format!("{}{name}", self.prefix),

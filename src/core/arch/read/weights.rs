@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use super::DefinitionReader;
 use crate::arch::contract::{Contract, Presence, WeightSpec};
-use crate::arch::definition::{OF_FILE, WeightUse};
+use crate::arch::definition::{AFTER_LAYERS, OF_FILE, OR, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
@@ -117,8 +117,11 @@ pub(super) fn contract_expr(text: &'static str) -> Expr {
 
 fn is_tensor_name(text: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let text = text.strip_prefix(OF_FILE).unwrap_or(text);
-    !text.is_empty() && text.chars().all(fits) && !matches!(text, "true" | "false")
+    text.split(OR).all(|text| {
+        let text = text.strip_prefix(OF_FILE).unwrap_or(text);
+        let text = text.replacen(AFTER_LAYERS, "0", 1);
+        !text.is_empty() && text.chars().all(fits) && !matches!(&*text, "true" | "false")
+    })
 }
 
 /// Name of a weight's tensor after renaming. A name without a dot gets the ending of the contract's own name. A dot at
@@ -129,14 +132,16 @@ fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String
     let parent = key
         .rsplit_once('.')
         .and_then(|(parent, _)| renamed.get(parent));
-    match own.or(parent) {
-        None => default.to_owned(),
-        Some(name) if own.is_some() && name.contains('.') => name.trim_end_matches('.').to_owned(),
-        Some(name) => {
-            let stem = name
-                .rsplit_once('.')
-                .map_or(name.as_str(), |(stem, _)| stem);
+    let Some(names) = own.or(parent) else {
+        return default.to_owned();
+    };
+    let with_ending = |name: &str| match own.is_some() && name.contains('.') {
+        true => name.trim_end_matches('.').to_owned(),
+        false => {
+            let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
             format!("{stem}{ending}")
         }
-    }
+    };
+    let names: Vec<String> = names.split(OR).map(with_ending).collect();
+    names.join(&OR.to_string())
 }

@@ -206,8 +206,9 @@ fn design_with_drafter(
         let of_drafter = drafter.iter().any(|of| of.keys.contains(key));
         of_drafter || plan.keys.contains(key)
     };
-    check_with(def, &plan, request)?;
-    check_set(def, &plan, request)?;
+    let plans: Vec<&Plan> = std::iter::once(&plan).chain(&drafter).collect();
+    check_with(def, &plans, request)?;
+    check_set(def, &plans, request)?;
 
     // Keys that are not read are omitted, unless they give the size of the vocabulary.
     let mut lean = Metadata::default();
@@ -270,12 +271,12 @@ fn keys_of(def: &ArchDef, param: &str) -> Vec<String> {
 }
 
 /// Refuses values of parameters that the model does not read.
-fn check_set(def: &ArchDef, plan: &Plan, request: &SynthRequest) -> Result<(), Error> {
+fn check_set(def: &ArchDef, plans: &[&Plan], request: &SynthRequest) -> Result<(), Error> {
     for (name, _) in &request.set {
         let param = param_of(def, name)?;
         let is_read = keys_of(def, param)
             .iter()
-            .any(|key| plan.keys.contains(key));
+            .any(|key| plans.iter().any(|plan| plan.keys.contains(key)));
         if param != VOCAB_SIZE && !is_read {
             return Err(Error::Unread {
                 name: name.clone(),
@@ -411,8 +412,9 @@ impl TensorSet for RequestedTensors<'_> {
     }
 }
 
-fn check_with(def: &ArchDef, plan: &Plan, request: &SynthRequest) -> Result<(), Error> {
-    let has = |given: &&String| plan.tensors.iter().any(|t| is_named(given, &t.name));
+fn check_with(def: &ArchDef, plans: &[&Plan], request: &SynthRequest) -> Result<(), Error> {
+    let tensors = || plans.iter().flat_map(|plan| &plan.tensors);
+    let has = |given: &&String| tensors().any(|t| is_named(given, &t.name));
     let Some(given) = request.with.iter().find(|given| !has(given)) else {
         return Ok(());
     };
