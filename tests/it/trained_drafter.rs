@@ -20,8 +20,9 @@ fn models_folder() -> PathBuf {
 
 /// The built-in model with its drafter, and its vocabulary.
 fn load() -> (Model, Tokenizer) {
+    let drafter = models_folder().join("tiny-chat.eagle3.gguf");
     let with = Definitions {
-        drafter: DrafterChoice::File(models_folder().join("tiny-chat.eagle3.gguf")),
+        drafter: DrafterChoice::Named(ModelSource::File(drafter)),
         ..definitions()
     };
     let opened = models::open(&ModelSource::of(None), &with).expect("both are shipped");
