@@ -73,8 +73,8 @@ fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) -> Model {
 
 fn read(model: &mut Model, sequence: u32, from: usize, to: usize) {
     let mut batch = Batch::default();
-    for at in from..to {
-        batch.push(TOKENS[at], sequence, at as u32, at + 1 == to);
+    for (at, token) in TOKENS.iter().enumerate().take(to).skip(from) {
+        batch.push(*token, sequence, at as u32, at + 1 == to);
     }
     model
         .forward(&batch)

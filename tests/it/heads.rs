@@ -112,13 +112,13 @@ fn plain() -> Options {
     }
 }
 
-fn load(golden: &DrafterGolden, with: &Definitions, options: Options) -> Model {
+fn load(golden: &DrafterGolden, with: &Definitions, options: &Options) -> Model {
     let opened = models::open(&ModelSource::File(golden.path.clone()), with);
     let opened = opened.unwrap_or_else(|error| panic!("{}: {error}", golden.name));
     let drafter = opened.drafter.expect("a drafter in the file");
     let options = Options {
         for_drafter: drafter.plan.target.clone(),
-        ..options
+        ..options.clone()
     };
     let model = Model::load(opened.plan, &opened.weights, options, &mut |_, _| {});
     let mut model = model.unwrap_or_else(|error| panic!("{error}"));
@@ -198,7 +198,7 @@ fn heads_compute_what_llama_cpp_computes_along_every_path() {
     for golden in goldens(scratch.path()) {
         for (path, options, ends) in &paths {
             assert_eq!(ends.last(), Some(&golden.tokens.len()));
-            let mut model = load(&golden, &definitions(), options.clone());
+            let mut model = load(&golden, &definitions(), options);
             let error = error_of(&golden, &logits(&golden, &mut model, ends));
             if error.is_nan() || error > EXACT {
                 wrong.push(format!("{}, {path}: NMSE {error:.1e}", golden.name));
@@ -232,7 +232,7 @@ fn every_deliberate_fault_of_a_head_shows() {
             drafters: Library::drafters(&REGISTRY, &[folder]).expect("it can be read"),
             ..definitions()
         };
-        let mut model = load(golden, &with, plain());
+        let mut model = load(golden, &with, &plain());
         let error = error_of(golden, &logits(golden, &mut model, &[golden.tokens.len()]));
         assert!(error > 1e3 * EXACT, "{fault}: NMSE {error:.1e}");
     }

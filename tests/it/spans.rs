@@ -59,7 +59,7 @@ fn collector() -> (String, Received) {
 
 /// The fields of a message of protobuf by their numbers: what has a length, and fixed numbers of 64 bits as bytes.
 fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
-    fn number<'a>(message: &mut &'a [u8]) -> u64 {
+    fn number(message: &mut &[u8]) -> u64 {
         let mut n = 0;
         for shift in (0..).step_by(7) {
             let byte = message.split_off_first().expect("a byte");
@@ -90,7 +90,7 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
 }
 
 /// The parts of a message that have this number.
-fn parts<'a>(message: &'a [u8], number: u64) -> impl Iterator<Item = &'a [u8]> {
+fn parts(message: &[u8], number: u64) -> impl Iterator<Item = &[u8]> {
     let all = fields(message).into_iter();
     all.filter(move |(own, _)| *own == number)
         .map(|(_, value)| value)

@@ -143,11 +143,14 @@ impl RequestMeasurement {
     }
 }
 
-/// Runs requests together. Returns when they were sent, and for each the times of its tokens and its usage.
+/// The times of the tokens of an answer, and its usage.
+type TimedAnswer = (Vec<Instant>, Usage);
+
+/// Runs requests together. Returns when they were sent, and the answer to each.
 fn answers(
     served: &ServedModel,
     requests: Vec<Request>,
-) -> Result<(Instant, Vec<(Vec<Instant>, Usage)>), Failure> {
+) -> Result<(Instant, Vec<TimedAnswer>), Failure> {
     let begin = Instant::now();
     let answers = served.handle.submit_all(requests)?;
     let threads: Vec<_> = answers

@@ -147,6 +147,10 @@ pub(super) trait Compute: SequenceCache + PrefixBytes + LabCompute {
     fn drafter(&self) -> Option<usize> {
         None
     }
+    /// Whether that drafter makes all tokens of a draft in one pass.
+    fn drafts_blocks(&self) -> bool {
+        false
+    }
     /// The drafts of sequences, in their order. They are computed before the pass that reads them.
     fn draft(&mut self, _wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {
         Ok(Vec::new())
@@ -194,6 +198,10 @@ impl Compute for Model {
 
     fn drafter(&self) -> Option<usize> {
         Self::drafter(self)
+    }
+
+    fn drafts_blocks(&self) -> bool {
+        Self::drafts_blocks(self)
     }
 
     fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> model::Result<Vec<Draft>> {

@@ -29,6 +29,8 @@ pub(super) trait DraftModel {
     fn n_logits(&self) -> usize;
     /// The most tokens of a draft.
     fn most(&self) -> usize;
+    /// Whether all tokens of a draft are made in one pass.
+    fn drafts_blocks(&self) -> bool;
     /// Keeps the rows of the target `[width, n]` of tokens at these places, in the order of positions of each sequence.
     fn keep(&mut self, places: &[(SequenceId, u32)], rows: &[f32]);
     /// Ends a sequence.

@@ -492,6 +492,10 @@ pub fn drafter_memory(
 }
 
 impl DraftModel for Drafter {
+    fn drafts_blocks(&self) -> bool {
+        self.block.is_some()
+    }
+
     fn n_logits(&self) -> usize {
         self.model.row_width()
     }
@@ -661,6 +665,12 @@ impl Model {
     /// The most tokens that its drafter drafts; none if it has no drafter.
     pub fn drafter(&self) -> Option<usize> {
         self.drafter.as_ref().map(|drafter| drafter.most())
+    }
+
+    /// Whether its drafter makes all tokens of a draft in one pass.
+    pub fn drafts_blocks(&self) -> bool {
+        let drafter = self.drafter.as_ref();
+        drafter.is_some_and(|drafter| drafter.drafts_blocks())
     }
 
     /// The logits `[n_logits, n]` that its drafter computes, and `n_logits`: after each token of a sequence that this model has read since it began or was

@@ -112,8 +112,9 @@ impl Choice {
 pub(in crate::engine) struct DraftControl {
     costs: PassCosts,
     /// Seconds of a pass of a drafter with weights, by the number of sequences. A draft of n tokens is taken to be n + 1 of them: the
-    /// first reads the tokens that were accepted before.
+    /// first reads the tokens that were accepted before. A block is taken to be two, whatever its length.
     drafting: PassCosts,
+    drafts_blocks: bool,
     acceptance: Acceptance,
     /// Seconds left for drafts that are not expected to pay.
     for_trials: f64,
@@ -127,15 +128,25 @@ pub(in crate::engine) struct DraftControl {
 
 impl DraftControl {
     /// A control of drafts. `is_timed`: whether times say what passes cost. Otherwise all is drafted and read.
-    pub(in crate::engine) fn new(is_timed: bool) -> Self {
+    /// `drafts_blocks`: whether the drafter with weights makes all tokens of a draft in one pass.
+    pub(in crate::engine) fn new(is_timed: bool, drafts_blocks: bool) -> Self {
         Self {
             costs: PassCosts::new(),
             drafting: PassCosts::new(),
+            drafts_blocks,
             acceptance: Acceptance::default(),
             for_trials: 0.0,
             drafted: 0.0,
             is_timed,
             n_drafting: 0,
+        }
+    }
+
+    /// Passes of the drafter for a draft of `n` tokens.
+    fn passes_of(&self, n: usize) -> f64 {
+        match self.drafts_blocks {
+            true => 2.0,
+            false => (n + 1) as f64,
         }
     }
 
@@ -149,7 +160,8 @@ impl DraftControl {
     pub(in crate::engine) fn drafted(&mut self, n_sequences: usize, n: usize, time: Duration) {
         let seconds = time.as_secs_f64();
         self.drafted = seconds;
-        self.drafting.learn(n_sequences, seconds / (n + 1) as f64);
+        self.drafting
+            .learn(n_sequences, seconds / self.passes_of(n));
     }
 
     /// Notes the time of a pass that only decoded, in which `n_accepted` draft tokens were accepted. Returns the seconds that drafts
@@ -271,7 +283,7 @@ impl DraftControl {
                 continue;
             }
             let drafting = match self.drafting.of(n_asked) {
-                Some(pass) => pass * (n + 1) as f64,
+                Some(pass) => pass * self.passes_of(n),
                 // The first drafts are short: what they cost is not known.
                 None if n == 1 => 0.0,
                 None => break,
@@ -351,7 +363,7 @@ mod tests {
 
     /// A control that knows the costs of passes of these numbers of rows, in milliseconds.
     fn knowing(costs: &[(usize, f64)]) -> DraftControl {
-        let mut control = DraftControl::new(true);
+        let mut control = DraftControl::new(true, false);
         for (n_rows, cost) in costs {
             for _ in 0..=PassCosts::COLD {
                 control.costs.learn(*n_rows, millis(*cost).as_secs_f64());
@@ -419,7 +431,7 @@ mod tests {
     #[test]
     fn without_times_all_is_drafted_and_read() {
         let mut bad = drafter(6, false);
-        let mut control = DraftControl::new(false);
+        let mut control = DraftControl::new(false, false);
         assert!(control.may_draft(rows(1)));
         let asked = control.ask_model(&[Some(&mut bad)], rows(1), (4, 32));
         assert_eq!(asked, [4]);
@@ -486,7 +498,7 @@ mod tests {
                 .wrapping_add(99);
             (random >> 40) as u32 % n
         };
-        let mut control = DraftControl::new(true);
+        let mut control = DraftControl::new(true, false);
         let n = world.n_sequences;
         let new = || Drafter::new(DraftOptions::ON, DraftLimits::default(), 1000).expect("on");
         let mut drafters: Vec<Drafter> = (0..n).map(|_| new()).collect();

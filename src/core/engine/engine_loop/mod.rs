@@ -118,7 +118,7 @@ impl<C: Compute> EngineLoop<C> {
         Self {
             n_blocks: model.n_free_blocks(),
             stats: Arc::default(),
-            drafts: DraftControl::new(model.takes_time()),
+            drafts: DraftControl::new(model.takes_time(), model.drafts_blocks()),
             shared_drafts: SharedDrafts::default(),
             drafter_failed: false,
             n_accepted: 0,

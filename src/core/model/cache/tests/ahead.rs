@@ -42,7 +42,7 @@ impl Mirror {
         let n_ahead = self.block_manager.n_ahead(&places);
         assert_eq!(self.block_manager.free_with(&n_ahead), free);
         match fate {
-            Fate::Used(token, ended) => self.used(places, token, ended),
+            Fate::Used(token, ended) => self.used(&places, token, ended),
             Fate::Undone => self.block_manager.give_back(&places),
             Fate::Failed => {
                 self.block_manager.give_back(&places);
@@ -57,8 +57,8 @@ impl Mirror {
     }
 
     /// What was made before tokens were known is what the pass over them reads and writes.
-    fn used(&mut self, places: Vec<(SequenceId, u32)>, token: u32, ended: Option<SequenceId>) {
-        let slots = self.block_manager.slots(&places);
+    fn used(&mut self, places: &[(SequenceId, u32)], token: u32, ended: Option<SequenceId>) {
+        let slots = self.block_manager.slots(places);
         let rows = |manager: &BlockManager, pool: usize, own: &[(SequenceId, u32)]| {
             let mut rows = Vec::new();
             for place in own {
@@ -71,7 +71,7 @@ impl Mirror {
         };
         let pools = 0..self.groups.len();
         let prepared: Vec<_> = pools
-            .map(|at| rows(&self.block_manager, at, &places))
+            .map(|at| rows(&self.block_manager, at, places))
             .collect();
         if let Some(id) = ended {
             self.block_manager.release(id);
