@@ -118,6 +118,8 @@ pub(in crate::engine) struct DraftControl {
     acceptance: Acceptance,
     /// Seconds left for drafts that are not expected to pay.
     for_trials: f64,
+    /// Whether the present step drafts to find out whether that pays.
+    is_trial: bool,
     /// Seconds that drafts took in this step.
     drafted: f64,
     /// Whether times say what passes cost. Otherwise all is drafted and read.
@@ -136,6 +138,7 @@ impl DraftControl {
             drafts_blocks,
             acceptance: Acceptance::default(),
             for_trials: 0.0,
+            is_trial: false,
             drafted: 0.0,
             is_timed,
             n_drafting: 0,
@@ -156,12 +159,25 @@ impl DraftControl {
         is_known || !self.is_timed || rows.n_rows > MOST_ROWS
     }
 
-    /// Notes the time of a drafter with weights for at most `n` tokens of each of `n_sequences` sequences.
-    pub(in crate::engine) fn drafted(&mut self, n_sequences: usize, n: usize, time: Duration) {
+    /// Notes the time of a drafter with weights for at most `n` tokens of each of `n_sequences` sequences. `catches_up`: it read more
+    /// of them than the last step brought, such as a prompt. That is done once, and does not count as what a draft costs.
+    pub(in crate::engine) fn drafted(
+        &mut self,
+        (n_sequences, n): (usize, usize),
+        catches_up: bool,
+        time: Duration,
+    ) {
         let seconds = time.as_secs_f64();
         self.drafted = seconds;
-        self.drafting
-            .learn(n_sequences, seconds / self.passes_of(n));
+        let n_passes = self.passes_of(n);
+        if std::mem::take(&mut self.is_trial) {
+            // What a trial takes beyond what was expected is saved before the next one.
+            let expected = self.drafting.of(n_sequences).unwrap_or(0.0) * n_passes;
+            self.for_trials -= (seconds - expected).max(0.0);
+        }
+        if !catches_up {
+            self.drafting.learn(n_sequences, seconds / n_passes);
+        }
     }
 
     /// Notes the time of a pass that only decoded, in which `n_accepted` draft tokens were accepted. Returns the seconds that drafts
@@ -293,7 +309,9 @@ impl DraftControl {
                 best = (choice, asked);
             }
         }
-        match self.is_taken(best.0, other) {
+        let is_taken = self.is_taken(best.0, other);
+        self.is_trial = is_taken && best.0.rate() <= other.rate();
+        match is_taken {
             true => best.1,
             false => vec![0; drafters.len()],
         }
@@ -459,9 +477,11 @@ mod tests {
             control.ask_model(&[Some(&mut empty)], rows(1), (4, 32))
         };
         assert_eq!(asked(&mut control), [1], "the first drafts are short");
-        control.drafted(1, 1, millis(2000.0));
+        control.drafted((1, 1), true, millis(2000.0));
         assert_eq!(asked(&mut control), [1]);
-        control.drafted(1, 1, millis(2.0));
+        control.drafted((1, 1), false, millis(2000.0));
+        assert_eq!(asked(&mut control), [1]);
+        control.drafted((1, 1), false, millis(2.0));
         assert!(asked(&mut control)[0] > 1);
     }
 
@@ -472,7 +492,7 @@ mod tests {
         // Six tokens by one pass of two sequences: three passes without drafts.
         let saved = control.measured((rows(2), 6), 4, millis(14.0));
         assert!((saved - 0.016).abs() < 1e-6, "{saved}");
-        control.drafted(2, 4, millis(20.0));
+        control.drafted((2, 4), false, millis(20.0));
         let saved = control.measured((rows(2), 6), 0, millis(14.0));
         assert!((saved + 0.024).abs() < 1e-6, "{saved}");
     }
@@ -532,7 +552,7 @@ mod tests {
                     if longest > 0 {
                         drafting = cost * (longest + 1) as f64;
                         let n_asked = asked.iter().filter(|n| **n > 0).count();
-                        control.drafted(n_asked, longest, millis(drafting));
+                        control.drafted((n_asked, longest), false, millis(drafting));
                         for ((drafter, ahead), asked) in all.iter_mut().zip(&ahead).zip(asked) {
                             let tokens = ahead.iter().take(asked).map(|token| {
                                 let is_right = f64::from(draw(1000)) < 1000.0 * right;
