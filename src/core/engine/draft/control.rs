@@ -18,12 +18,15 @@ const MOST_ROWS: usize = 320;
 struct PassCosts {
     /// Seconds, and the number of passes that were measured.
     known: Vec<(f64, u32)>,
+    /// Passes from which a time is known: the fastest of them counts.
+    n_needed: u32,
 }
 
 impl PassCosts {
-    fn new() -> Self {
+    fn new(n_needed: u32) -> Self {
         Self {
             known: vec![(0.0, 0); MOST_ROWS + 1],
+            n_needed,
         }
     }
 
@@ -56,7 +59,7 @@ impl PassCosts {
     /// Seconds of a pass of `n_rows` rows: between those of the nearest numbers of rows that are known, and not above the next. More
     /// rows than any known pass had are taken to cost nothing, so that they are tried.
     fn of(&self, n_rows: usize) -> Option<f64> {
-        let known = |at: &usize| self.n_known(*at) > 0;
+        let known = |at: &usize| self.n_known(*at) >= self.n_needed;
         let cost = |at: usize| self.known[at].0;
         let before = (1..=n_rows.min(MOST_ROWS)).rev().find(known)?;
         if before == n_rows {
@@ -77,6 +80,8 @@ impl PassCosts {
 const TRIED: f64 = 0.005;
 /// Passes that such a trial may take at most.
 const LONGEST_TRIAL: f64 = 4.0;
+/// Passes that trials may have taken beyond what was left for them.
+const LONGEST_DEBT: f64 = 64.0;
 /// Passes without drafts of as many rows before drafts are read.
 const PLAIN: u32 = 2;
 /// Steps after which one reads no drafts, so that the time without them stays known.
@@ -133,8 +138,9 @@ impl DraftControl {
     /// `drafts_blocks`: whether the drafter with weights makes all tokens of a draft in one pass.
     pub(in crate::engine) fn new(is_timed: bool, drafts_blocks: bool) -> Self {
         Self {
-            costs: PassCosts::new(),
-            drafting: PassCosts::new(),
+            // What was disturbed when it was first measured would not be tried again.
+            costs: PassCosts::new(2),
+            drafting: PassCosts::new(3),
             drafts_blocks,
             acceptance: Acceptance::default(),
             for_trials: 0.0,
@@ -191,8 +197,9 @@ impl DraftControl {
         let seconds = time.as_secs_f64();
         self.costs.learn(n_read, seconds);
         let plain = self.costs.of(rows.n_rows);
-        let most = LONGEST_TRIAL * plain.unwrap_or(seconds);
-        self.for_trials = (self.for_trials + TRIED * seconds).min(most);
+        let pass = plain.unwrap_or(seconds);
+        let left = self.for_trials + TRIED * seconds;
+        self.for_trials = left.max(-LONGEST_DEBT * pass).min(LONGEST_TRIAL * pass);
         let has_drafts = n_read > rows.n_rows || self.drafted > 0.0;
         self.n_drafting = if has_drafts { self.n_drafting + 1 } else { 0 };
         let took = seconds + std::mem::take(&mut self.drafted);
@@ -383,7 +390,7 @@ mod tests {
     fn knowing(costs: &[(usize, f64)]) -> DraftControl {
         let mut control = DraftControl::new(true, false);
         for (n_rows, cost) in costs {
-            for _ in 0..=PassCosts::COLD {
+            for _ in 0..4 {
                 control.costs.learn(*n_rows, millis(*cost).as_secs_f64());
             }
         }
@@ -479,8 +486,10 @@ mod tests {
         assert_eq!(asked(&mut control), [1], "the first drafts are short");
         control.drafted((1, 1), true, millis(2000.0));
         assert_eq!(asked(&mut control), [1]);
-        control.drafted((1, 1), false, millis(2000.0));
-        assert_eq!(asked(&mut control), [1]);
+        for disturbed in [2000.0, 2.0, 500.0] {
+            control.drafted((1, 1), false, millis(disturbed));
+            assert_eq!(asked(&mut control), [1]);
+        }
         control.drafted((1, 1), false, millis(2.0));
         assert!(asked(&mut control)[0] > 1);
     }
