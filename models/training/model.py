@@ -41,16 +41,27 @@ def rotate(x, cos, sin):  # x: [batch, time, heads, HEAD]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
+def attention_bias(docs, causal=True):
+    """What is added to scores: a token attends only to its own document, and of that, if causal, only what is earlier."""
+    mask = docs[:, :, None] == docs[:, None, :]
+    if causal:
+        mask &= jnp.tril(jnp.ones((docs.shape[1],) * 2, bool))
+    return jnp.where(mask, 0.0, -1e9)[:, None]
+
+
 def hidden(p, tokens, docs, causal=True):
-    """Final hidden states; a token attends only to its own document, and of that, if causal, only what is earlier."""
+    """Final hidden states, after the last norm."""
+    return rms(states(p, tokens, docs, causal)[-1], p["model.norm.weight"])
+
+
+def states(p, tokens, docs, causal=True):
+    """Hidden states after 0, 1, ... layers."""
     batch, time = tokens.shape
     angle = jnp.arange(time)[:, None] * THETA ** (-jnp.arange(0, HEAD, 2) / HEAD)[None]
     cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
-    mask = docs[:, :, None] == docs[:, None, :]
-    if causal:
-        mask &= jnp.tril(jnp.ones((time, time), bool))
-    bias = jnp.where(mask, 0.0, -1e9)[:, None]
+    bias = attention_bias(docs, causal)
     x = p["model.embed_tokens.weight"][tokens]
+    out = [x]
     for i in range(LAYERS):
         def w(name, i=i):
             return p[f"model.layers.{i}.{name}.weight"]
@@ -64,7 +75,8 @@ def hidden(p, tokens, docs, causal=True):
         x = x + a.transpose(0, 2, 1, 3).reshape(batch, time, HEADS * HEAD) @ w("self_attn.o_proj").T
         h = rms(x, w("post_attention_layernorm"))
         x = x + (jax.nn.silu(h @ w("mlp.gate_proj").T) * (h @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
-    return rms(x, p["model.norm.weight"])
+        out.append(x)
+    return out
 
 
 def cross_entropy(logits, target):

@@ -119,5 +119,6 @@ mod text_diffusion;
 mod text_parts;
 mod tidy;
 mod tools;
+mod trained_drafter;
 mod transcripts;
 mod vectors;

@@ -16,20 +16,27 @@ const MOST_ROWS: usize = 320;
 /// Times of passes that decode, by their numbers of rows.
 #[derive(Debug)]
 struct PassCosts {
-    /// Seconds, and the number of passes from which they are known.
+    /// Seconds, and the number of passes that were measured.
     known: Vec<(f64, u32)>,
+    /// Passes from which a time is known: the fastest of them counts.
+    n_needed: u32,
 }
 
 impl PassCosts {
-    fn new() -> Self {
+    fn new(n_needed: u32) -> Self {
         Self {
             known: vec![(0.0, 0); MOST_ROWS + 1],
+            n_needed,
         }
     }
 
-    /// Number of passes of `n_rows` rows that were measured.
+    /// First passes that do not count: they build graphs and allocate, which no later one does.
+    const COLD: u32 = 1;
+
+    /// Number of passes of `n_rows` rows from which their time is known.
     fn n_known(&self, n_rows: usize) -> u32 {
-        self.known.get(n_rows).map_or(0, |(_, n)| *n)
+        let n = self.known.get(n_rows).map_or(0, |(_, n)| *n);
+        n.saturating_sub(Self::COLD)
     }
 
     fn learn(&mut self, n_rows: usize, seconds: f64) {
@@ -40,7 +47,8 @@ impl PassCosts {
         };
         *n = n.saturating_add(1);
         // Other programs make passes slower, never faster.
-        *cost = match *n {
+        *cost = match n.saturating_sub(Self::COLD) {
+            0 => return,
             1 => seconds,
             n if n <= FIRST => cost.min(seconds),
             _ if seconds < *cost => *cost + 0.3 * (seconds - *cost),
@@ -51,7 +59,7 @@ impl PassCosts {
     /// Seconds of a pass of `n_rows` rows: between those of the nearest numbers of rows that are known, and not above the next. More
     /// rows than any known pass had are taken to cost nothing, so that they are tried.
     fn of(&self, n_rows: usize) -> Option<f64> {
-        let known = |at: &usize| self.known.get(*at).is_some_and(|(_, n)| *n > 0);
+        let known = |at: &usize| self.n_known(*at) >= self.n_needed;
         let cost = |at: usize| self.known[at].0;
         let before = (1..=n_rows.min(MOST_ROWS)).rev().find(known)?;
         if before == n_rows {
@@ -72,6 +80,8 @@ impl PassCosts {
 const TRIED: f64 = 0.005;
 /// Passes that such a trial may take at most.
 const LONGEST_TRIAL: f64 = 4.0;
+/// Passes that trials may have taken beyond what was left for them.
+const LONGEST_DEBT: f64 = 64.0;
 /// Passes without drafts of as many rows before drafts are read.
 const PLAIN: u32 = 2;
 /// Steps after which one reads no drafts, so that the time without them stays known.
@@ -113,6 +123,8 @@ pub(in crate::engine) struct DraftControl {
     acceptance: Acceptance,
     /// Seconds left for drafts that are not expected to pay.
     for_trials: f64,
+    /// Whether the present step drafts to find out whether that pays.
+    is_trial: bool,
     /// Seconds that drafts took in this step.
     drafted: f64,
     /// Whether times say what passes cost. Otherwise all is drafted and read.
@@ -126,11 +138,13 @@ impl DraftControl {
     /// `drafts_blocks`: whether the drafter with weights makes all tokens of a draft in one pass.
     pub(in crate::engine) fn new(is_timed: bool, drafts_blocks: bool) -> Self {
         Self {
-            costs: PassCosts::new(),
-            drafting: PassCosts::new(),
+            // What was disturbed when it was first measured would not be tried again.
+            costs: PassCosts::new(2),
+            drafting: PassCosts::new(3),
             drafts_blocks,
             acceptance: Acceptance::default(),
             for_trials: 0.0,
+            is_trial: false,
             drafted: 0.0,
             is_timed,
             n_drafting: 0,
@@ -151,12 +165,25 @@ impl DraftControl {
         is_known || !self.is_timed || rows.n_rows > MOST_ROWS
     }
 
-    /// Notes the time of a drafter with weights for at most `n` tokens of each of `n_sequences` sequences.
-    pub(in crate::engine) fn drafted(&mut self, n_sequences: usize, n: usize, time: Duration) {
+    /// Notes the time of a drafter with weights for at most `n` tokens of each of `n_sequences` sequences. `catches_up`: it read more
+    /// of them than the last step brought, such as a prompt. That is done once, and does not count as what a draft costs.
+    pub(in crate::engine) fn drafted(
+        &mut self,
+        (n_sequences, n): (usize, usize),
+        catches_up: bool,
+        time: Duration,
+    ) {
         let seconds = time.as_secs_f64();
         self.drafted = seconds;
-        self.drafting
-            .learn(n_sequences, seconds / self.passes_of(n));
+        let n_passes = self.passes_of(n);
+        if std::mem::take(&mut self.is_trial) {
+            // What a trial takes beyond what was expected is saved before the next one.
+            let expected = self.drafting.of(n_sequences).unwrap_or(0.0) * n_passes;
+            self.for_trials -= (seconds - expected).max(0.0);
+        }
+        if !catches_up {
+            self.drafting.learn(n_sequences, seconds / n_passes);
+        }
     }
 
     /// Notes the time of a pass that only decoded, in which `n_accepted` draft tokens were accepted. Returns the seconds that drafts
@@ -170,8 +197,9 @@ impl DraftControl {
         let seconds = time.as_secs_f64();
         self.costs.learn(n_read, seconds);
         let plain = self.costs.of(rows.n_rows);
-        let most = LONGEST_TRIAL * plain.unwrap_or(seconds);
-        self.for_trials = (self.for_trials + TRIED * seconds).min(most);
+        let pass = plain.unwrap_or(seconds);
+        let left = self.for_trials + TRIED * seconds;
+        self.for_trials = left.max(-LONGEST_DEBT * pass).min(LONGEST_TRIAL * pass);
         let has_drafts = n_read > rows.n_rows || self.drafted > 0.0;
         self.n_drafting = if has_drafts { self.n_drafting + 1 } else { 0 };
         let took = seconds + std::mem::take(&mut self.drafted);
@@ -277,13 +305,20 @@ impl DraftControl {
             if n_asked == 0 {
                 continue;
             }
-            let drafting = self.drafting.of(n_asked).unwrap_or(0.0) * self.passes_of(n);
+            let drafting = match self.drafting.of(n_asked) {
+                Some(pass) => pass * self.passes_of(n),
+                // The first drafts are short: what they cost is not known.
+                None if n == 1 => 0.0,
+                None => break,
+            };
             let (_, choice) = self.best(rows, &odds, drafting);
             if choice.rate() > best.0.rate() {
                 best = (choice, asked);
             }
         }
-        match self.is_taken(best.0, other) {
+        let is_taken = self.is_taken(best.0, other);
+        self.is_trial = is_taken && best.0.rate() <= other.rate();
+        match is_taken {
             true => best.1,
             false => vec![0; drafters.len()],
         }
@@ -355,7 +390,9 @@ mod tests {
     fn knowing(costs: &[(usize, f64)]) -> DraftControl {
         let mut control = DraftControl::new(true, false);
         for (n_rows, cost) in costs {
-            control.costs.learn(*n_rows, millis(*cost).as_secs_f64());
+            for _ in 0..4 {
+                control.costs.learn(*n_rows, millis(*cost).as_secs_f64());
+            }
         }
         control
     }
@@ -436,13 +473,35 @@ mod tests {
     }
 
     #[test]
+    fn a_first_draft_that_builds_graphs_does_not_end_drafting() {
+        let mut good = drafter(6, true);
+        let mut control = knowing(&[(1, 10.0), (7, 16.0)]);
+        let asked = control.ask_model(&[Some(&mut good)], rows(1), (4, 32));
+        assert_eq!(asked, [0], "look-ups are better");
+        let mut empty = Drafter::new(DraftOptions::ON, DraftLimits::default(), 1000).expect("on");
+        let mut asked = |control: &mut DraftControl| {
+            empty.begin(&[1], 6);
+            control.ask_model(&[Some(&mut empty)], rows(1), (4, 32))
+        };
+        assert_eq!(asked(&mut control), [1], "the first drafts are short");
+        control.drafted((1, 1), true, millis(2000.0));
+        assert_eq!(asked(&mut control), [1]);
+        for disturbed in [2000.0, 2.0, 500.0] {
+            control.drafted((1, 1), false, millis(disturbed));
+            assert_eq!(asked(&mut control), [1]);
+        }
+        control.drafted((1, 1), false, millis(2.0));
+        assert!(asked(&mut control)[0] > 1);
+    }
+
+    #[test]
     fn the_time_that_drafts_save_is_that_of_the_passes_without() {
         let mut control = knowing(&[(2, 10.0), (6, 14.0)]);
         assert_eq!(control.measured((rows(2), 2), 0, millis(10.0)), 0.0);
         // Six tokens by one pass of two sequences: three passes without drafts.
         let saved = control.measured((rows(2), 6), 4, millis(14.0));
         assert!((saved - 0.016).abs() < 1e-6, "{saved}");
-        control.drafted(2, 4, millis(20.0));
+        control.drafted((2, 4), false, millis(20.0));
         let saved = control.measured((rows(2), 6), 0, millis(14.0));
         assert!((saved + 0.024).abs() < 1e-6, "{saved}");
     }
@@ -502,7 +561,7 @@ mod tests {
                     if longest > 0 {
                         drafting = cost * (longest + 1) as f64;
                         let n_asked = asked.iter().filter(|n| **n > 0).count();
-                        control.drafted(n_asked, longest, millis(drafting));
+                        control.drafted((n_asked, longest), false, millis(drafting));
                         for ((drafter, ahead), asked) in all.iter_mut().zip(&ahead).zip(asked) {
                             let tokens = ahead.iter().take(asked).map(|token| {
                                 let is_right = f64::from(draw(1000)) < 1000.0 * right;

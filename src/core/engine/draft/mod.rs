@@ -70,6 +70,8 @@ pub(super) struct Drafter {
     outcomes: Vec<(Class, bool)>,
     /// What the last step read, until it is reported.
     last: Option<StepDraft>,
+    /// Number of tokens of the sequence that a drafter with weights has read.
+    n_read_by_model: usize,
 }
 
 impl Drafter {
@@ -94,6 +96,7 @@ impl Drafter {
             own: Acceptance::default(),
             outcomes: Vec::new(),
             last: None,
+            n_read_by_model: 0,
         })
     }
 
@@ -141,6 +144,13 @@ impl Drafter {
             true => self.n_step.min(most),
             false => 0,
         }
+    }
+
+    /// Notes that a drafter with weights reads all `n` tokens of the sequence. Returns whether these are more new ones than a step brings.
+    pub(super) fn catches_up(&mut self, n: usize) -> bool {
+        let n_new = n.saturating_sub(self.n_read_by_model);
+        self.n_read_by_model = n;
+        n_new > self.options.most + 1
     }
 
     /// Takes the tokens of a drafter with weights: those before the first that the request or the vocabulary excludes.

@@ -54,8 +54,10 @@ impl<C: Compute> EngineLoop<C> {
             let all = sequences.iter().zip(&mut drafters).zip(asked);
             let mut wanted = Vec::new();
             let mut takers = Vec::new();
+            let mut catches_up = false;
             for ((sequence, drafter), most) in all {
                 if let (Some(drafter), 1..) = (drafter, most) {
+                    catches_up |= drafter.catches_up(sequence.tokens.len());
                     takers.push(drafter);
                     wanted.push(DraftRequest {
                         sequence: sequence.id,
@@ -70,8 +72,8 @@ impl<C: Compute> EngineLoop<C> {
                 self.drafter_failed = drafts.is_none();
                 let drafts = drafts.unwrap_or_default();
                 let longest = drafts.iter().map(|draft| draft.tokens.len()).max();
-                self.drafts
-                    .drafted(wanted.len(), longest.unwrap_or(0), began.elapsed());
+                let drafted = (wanted.len(), longest.unwrap_or(0));
+                self.drafts.drafted(drafted, catches_up, began.elapsed());
                 for (drafter, draft) in takers.into_iter().zip(&drafts) {
                     drafter.take(draft);
                 }
