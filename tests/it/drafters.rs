@@ -589,3 +589,45 @@ fn a_head_in_a_folder_drafts_as_its_file_does() {
         "{found:?}"
     );
 }
+
+#[test]
+fn rows_of_media_are_left_out_and_other_sequences_are_drafted_for() {
+    let folder = scratch();
+    let path = with_head(folder.path(), "glm4moe");
+    let options = Options {
+        n_seqs: 2,
+        ..Options::plain(256, 64)
+    };
+    let mut model = load(&path, &options);
+    read(&mut model, 0, 0, 11);
+    read(&mut model, 1, 0, 11);
+    // The tokens of a medium have ids above the vocabulary.
+    let mut tokens = TOKENS;
+    tokens[3..7].fill(1 << 24);
+    let request = |sequence, tokens| DraftRequest {
+        sequence,
+        tokens,
+        most: 3,
+    };
+    let drafts = model.draft(&[request(0, &tokens), request(1, &TOKENS)]);
+    let drafts = drafts.unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        drafts.iter().all(|draft| draft.tokens.len() == 3),
+        "{drafts:?}"
+    );
+    // The last token is one.
+    tokens[11] = 1 << 24;
+    read(&mut model, 0, 11, 12);
+    let longer = [&tokens[..], &[5]].concat();
+    assert_eq!(draft_of(&mut model, 0, &longer).tokens.len(), 0);
+}
+
+fn draft_of(model: &mut Model, sequence: u32, tokens: &[u32]) -> Draft {
+    let request = DraftRequest {
+        sequence,
+        tokens,
+        most: 3,
+    };
+    let drafts = model.draft(&[request]);
+    drafts.unwrap_or_else(|error| panic!("{error}")).remove(0)
+}

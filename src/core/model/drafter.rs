@@ -279,6 +279,12 @@ impl Drafter {
         if request.most == 0 || n == 0 {
             return None;
         }
+        // A token of a medium stands for a row that the drafter does not have.
+        let n_vocab = self.model.plan().n_vocab;
+        let is_medium = |token: &u32| u64::from(*token) >= n_vocab;
+        if self.width == 0 && request.tokens.iter().any(is_medium) {
+            return None;
+        }
         if self.width == 0 {
             if self.model.next(sequence) == 0 {
                 self.model.resume(sequence, request.tokens);
@@ -296,6 +302,15 @@ impl Drafter {
             return None;
         }
         let end = n - 1;
+        let read = &request.tokens[known.first as usize..];
+        if let Some(at) = read.iter().rposition(is_medium) {
+            let after = (at + 1).min(known.n_rows(self.width));
+            known.rows.drain(..after * self.width);
+            known.first += after as u32;
+        }
+        if known.first >= end {
+            return None;
+        }
         if self.model.next(sequence) + known.offset != known.first {
             self.model.discard(sequence);
             known.offset = known.first;

@@ -58,6 +58,9 @@ pub struct Options {
     pub plain: bool,
 }
 
+/// Positions that a drafter has for each sequence beyond those of its target.
+const AHEAD: usize = 2 * BLOCK_LEN as usize;
+
 /// Number of highest logits of a row that a device gives.
 pub const N_TOP: usize = 64;
 
@@ -98,6 +101,11 @@ impl Options {
             // A row of each sequence has logits, or all of a block.
             n_outputs: self.n_seqs.max(1).saturating_mul(n_rows),
             n_batch: self.n_batch.max(n_rows),
+            // Drafts go on beyond what the target has read.
+            n_ctx: match self.n_ctx {
+                0 => 0,
+                n => n + self.n_seqs.max(1) * AHEAD,
+            },
             ..self.clone()
         }
     }
