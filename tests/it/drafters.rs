@@ -82,9 +82,13 @@ fn read(model: &mut Model, sequence: u32, from: usize, to: usize) {
 }
 
 fn draft(model: &mut Model, sequence: u32, n: usize, most: usize) -> Draft {
+    draft_of(model, sequence, &TOKENS[..n], most)
+}
+
+fn draft_of(model: &mut Model, sequence: u32, tokens: &[u32], most: usize) -> Draft {
     let request = DraftRequest {
         sequence,
-        tokens: &TOKENS[..n],
+        tokens,
         most,
     };
     let drafts = model.draft(&[request]);
@@ -619,15 +623,5 @@ fn rows_of_media_are_left_out_and_other_sequences_are_drafted_for() {
     tokens[11] = 1 << 24;
     read(&mut model, 0, 11, 12);
     let longer = [&tokens[..], &[5]].concat();
-    assert_eq!(draft_of(&mut model, 0, &longer).tokens.len(), 0);
-}
-
-fn draft_of(model: &mut Model, sequence: u32, tokens: &[u32]) -> Draft {
-    let request = DraftRequest {
-        sequence,
-        tokens,
-        most: 3,
-    };
-    let drafts = model.draft(&[request]);
-    drafts.unwrap_or_else(|error| panic!("{error}")).remove(0)
+    assert_eq!(draft_of(&mut model, 0, &longer, 3).tokens.len(), 0);
 }

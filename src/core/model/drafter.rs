@@ -27,7 +27,8 @@ use super::stage;
 /// Maximum number of tokens of a draft.
 const MOST: usize = 16;
 
-/// Number of the last rows of a sequence that are kept until it is drafted for. What lies before them the drafter never reads.
+/// Number of the last rows of a sequence that are kept at least until it is drafted for; twice as many leave down to it. The drafter never
+/// reads what lies before them.
 const KEPT_ROWS: usize = 256;
 
 /// A drafter and what it knows of the sequences of its target.
@@ -185,11 +186,15 @@ impl Drafter {
                 self.model.forget(sequence, end);
             }
         }
-        if let Some(tokens) = &self.tokens {
-            let all = done.iter_mut().flat_map(|draft| &mut draft.tokens);
-            all.for_each(|token| *token = tokens[*token as usize]);
-        }
+        let all = done.iter_mut().flat_map(|draft| &mut draft.tokens);
+        all.for_each(|token| *token = self.token_of_target(*token));
         Ok(done)
+    }
+
+    /// The target's token for one of its own.
+    fn token_of_target(&self, token: u32) -> u32 {
+        let tokens = self.tokens.as_ref();
+        tokens.map_or(token, |tokens| tokens[token as usize])
     }
 
     /// Reads what is new of the sequences, and chooses the first token of each draft.
@@ -430,10 +435,7 @@ impl Drafter {
                 draft
                     .probabilities
                     .push(right.get(at).copied().unwrap_or(probability));
-                before[i] = match &self.tokens {
-                    Some(tokens) => tokens[token as usize],
-                    None => token,
-                };
+                before[i] = self.token_of_target(token);
             }
         }
         self.chained = logits;
@@ -450,10 +452,7 @@ impl Drafter {
         for draft in open.iter() {
             let place = (draft.sequence, draft.end + n as u32 - 1);
             let token = draft.draft.tokens.last().copied().unwrap_or_default();
-            let token = match &self.tokens {
-                Some(tokens) => tokens[token as usize],
-                None => token,
-            };
+            let token = self.token_of_target(token);
             batch.push(token, place.0, place.1, true);
             rows.insert(place, &draft.next);
         }
@@ -640,14 +639,8 @@ impl Model {
         let (graph, ends) = stage::build_after(&self.graph_parts(), before.len())?;
         self.graphs.load(graph)?;
         let mut added = vec![0.0; before.len() * self.row_width()];
-        let mut right = vec![
-            0.0;
-            if ends.right.is_some() {
-                before.len()
-            } else {
-                0
-            }
-        ];
+        let n_right = ends.right.iter().len() * before.len();
+        let mut right = vec![0.0; n_right];
         let executor = &mut self.graphs.executor;
         let ids: Vec<i32> = before.iter().map(|token| *token as i32).collect();
         executor.write_indices(&ends.before, &ids)?;

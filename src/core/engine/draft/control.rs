@@ -97,7 +97,7 @@ pub(in crate::engine) struct StepRows {
 
 /// A number of draft tokens with what is expected of it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Choice {
+struct DraftChoice {
     n: usize,
     /// Tokens that the step is expected to bring.
     expected: f64,
@@ -105,7 +105,7 @@ struct Choice {
     time: f64,
 }
 
-impl Choice {
+impl DraftChoice {
     /// Tokens for each second. What costs nothing that is known is tried.
     fn rate(&self) -> f64 {
         self.expected / self.time.max(1e-9)
@@ -218,18 +218,18 @@ impl DraftControl {
 
     /// The numbers of draft tokens, none included, that bring the most tokens in the time of the step, and the best above none. `odds`
     /// fall. `drafting`: seconds before the pass.
-    fn best(&self, rows: StepRows, odds: &[f64], drafting: f64) -> (Choice, Choice) {
+    fn best(&self, rows: StepRows, odds: &[f64], drafting: f64) -> (DraftChoice, DraftChoice) {
         let plain = self.costs.of(rows.n_rows).unwrap_or(0.0);
-        let mut choice = Choice {
+        let mut choice = DraftChoice {
             n: 0,
             expected: rows.n_decoding as f64,
             time: plain + drafting,
         };
         let none = choice;
-        let mut best = Choice::default();
+        let mut best = DraftChoice::default();
         for (n, odds) in (1..).zip(odds) {
             let time = self.costs.of(rows.n_rows + n).unwrap_or(plain) + drafting;
-            choice = Choice {
+            choice = DraftChoice {
                 n,
                 expected: choice.expected + odds,
                 time,
@@ -242,7 +242,7 @@ impl DraftControl {
     }
 
     /// Whether a choice is taken in place of another one: it is better, or what it loses is left for trials.
-    fn is_taken(&mut self, choice: Choice, other: Choice) -> bool {
+    fn is_taken(&mut self, choice: DraftChoice, other: DraftChoice) -> bool {
         if choice.n == 0 || choice.rate() > other.rate() {
             return choice.n > 0;
         }
@@ -286,7 +286,7 @@ impl DraftControl {
         } else {
             none
         };
-        let mut best = (Choice::default(), vec![0; drafters.len()]);
+        let mut best = (DraftChoice::default(), vec![0; drafters.len()]);
         for n in 1..=of_model.iter().map(Vec::len).max().unwrap_or(0) {
             let mut asked = vec![0; drafters.len()];
             let odds = looked_up.iter().zip(&of_model).enumerate();

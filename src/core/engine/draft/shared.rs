@@ -145,16 +145,12 @@ mod tests {
                 .chain(first..first + n as u32)
                 .collect()
         };
+        let n_kept = |shared: &SharedDrafts| -> usize {
+            shared.answers.values().map(RecentAnswers::len).sum()
+        };
         for i in 1..=12 {
             shared.add(&"a".into(), &[], &text(i * 1_000_000), 1);
-            assert!(
-                shared
-                    .answers
-                    .values()
-                    .map(RecentAnswers::len)
-                    .sum::<usize>()
-                    <= MOST_OF_CLIENT
-            );
+            assert!(n_kept(&shared) <= MOST_OF_CLIENT);
         }
         assert_eq!(following(&mut shared, "a", &[])[0], 12_000_000);
         let follows = |shared: &mut SharedDrafts, i: u32| {
@@ -168,14 +164,7 @@ mod tests {
                 shared.add(&i.to_string().into(), &[], &text(i * 1_000_000), 1);
             }
         }
-        assert!(
-            shared
-                .answers
-                .values()
-                .map(RecentAnswers::len)
-                .sum::<usize>()
-                <= MOST_TOKENS
-        );
+        assert!(n_kept(&shared) <= MOST_TOKENS);
         assert!(!follows(&mut shared, 11), "it was used before all others");
     }
 }
