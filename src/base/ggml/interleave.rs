@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ggml_sys as sys;
 use memmap2::MmapMut;
 
-use super::arena::Tensor;
-use super::error::{Error, fault};
+use super::error::Error;
 use crate::util::parallel;
 use crate::weights::{FileBytes, TensorType};
 
@@ -151,35 +150,19 @@ impl InterleavedRows {
     }
 }
 
+impl InterleavedRows {
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.0.memory.as_ptr()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.memory.len()
+    }
+}
+
 impl std::fmt::Debug for InterleavedRows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (bytes, of) = (self.0.memory.len(), &self.0.of);
         write!(f, "{bytes} interleaved bytes of {of:?}")
-    }
-}
-
-impl Tensor {
-    /// Whether the tensor is used in place in a file and products on the processor are faster with interleaved rows.
-    pub fn interleaves(&self) -> bool {
-        let is_in_file = self.arena.is_host_memory() && self.is_contiguous();
-        is_in_file && RowsInFile::are_interleaved(self.ty(), self.shape())
-    }
-
-    /// Has products on the processor read interleaved rows in place of the tensor's own.
-    ///
-    /// # Errors
-    /// The rows are not those of the tensor.
-    pub fn use_interleaved(&self, rows: &InterleavedRows) -> Result<(), Error> {
-        if !self.interleaves() || self.bytes() != rows.0.memory.len() {
-            return fault("use_interleaved", format!("{rows:?} for {self:?}"));
-        }
-        self.arena.keep_rows(rows.clone());
-        // SAFETY: the rows are whole tiles of the tensor's type and shape, and live as long as its arena. No graph runs
-        // meanwhile: handles stay on one thread.
-        unsafe {
-            let rows = rows.0.memory.as_ptr().cast();
-            sys::shim_tensor_set_interleaved(self.as_ptr(), rows);
-        }
-        Ok(())
     }
 }
