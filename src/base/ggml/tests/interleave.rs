@@ -33,7 +33,9 @@ fn matrix(arena: &Arena, ty: TensorType, shape: [u64; 4], seed: u32) -> Matrix {
     let file = FileBytes::Static([&[0; BEFORE], &bytes[..]].concat().leak());
     let tensor = arena.tensor("w", ty, &shape).expect("a sound shape");
     let cpu = Device::cpu().expect("the processor");
-    let copied = cpu.adopt(arena, &file, &[(&tensor, BEFORE)]).expect("it fits");
+    let copied = cpu
+        .adopt(arena, &file, &[(&tensor, BEFORE)])
+        .expect("it fits");
     assert!(copied.is_empty());
     let rows = RowsInFile {
         file,
