@@ -297,6 +297,11 @@ impl Options {
         }
     }
 
+    /// Whether keys, and values, are cached in a quantised type.
+    pub(super) fn is_quantised(&self) -> [bool; 2] {
+        [self.k_type, self.v_type].map(|ty| !ty.is_plain())
+    }
+
     /// Checks the types of the caches. Returns the size of caches and states in bytes.
     ///
     /// # Errors
