@@ -75,7 +75,7 @@ impl UnitBuilder<'_, '_> {
 pub(crate) fn hadamard(order: u64) -> Vec<f32> {
     let size = 1.0 / (order as f32).sqrt();
     let at = |i: u64| {
-        let ones = (i / order & i % order).count_ones();
+        let ones = ((i / order) & (i % order)).count_ones();
         if ones.is_multiple_of(2) { size } else { -size }
     };
     (0..order * order).map(at).collect()
