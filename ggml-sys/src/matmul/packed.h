@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-#define INTERLEAVED_AHEAD 4096
+#define INTERLEAVED_AHEAD 4096 // bytes from interleaved weights to those that are prefetched meanwhile
 #define PACK_ROWS 16
 #define PACK_K    1024 // terms that are unpacked at a time; a multiple of every block
 
@@ -33,8 +33,8 @@ struct pack_format {
 
 // A type: bytes and offset of the scale that is not in a word, what bits are changed where rows are interleaved, and its
 // codes.
-#define FORMAT(name, loose, at, flip, ...)                                                                                 \
-    static const struct word_layout layout_##name = { sizeof(block_##name), loose, at, flip };                             \
+#define FORMAT(name, loose, at, flip, ...)                                                                            \
+    static const struct word_layout layout_##name = { sizeof(block_##name), loose, at, flip };                        \
     static const struct pack_format format_##name = { __VA_ARGS__ };
 
 FORMAT(q8_0, 2, 0, LANES_ZERO, 32, 32, 1, false, LANES_ZERO, 8)
@@ -50,7 +50,7 @@ FORMAT(q5_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 5)
 FORMAT(q6_K, 2, offsetof(block_q6_K, d), 0, QK_K, 16, QK_K / 16, false, 32, 6)
 
 // Weights that are prefetched while others are unpacked, as many bytes as those: the next ones, and
-// ones that are needed much later.
+// ones that are needed much later; NULL: there are none of these.
 struct coming {
     const char * next;
     const char * later;
@@ -74,7 +74,7 @@ typedef void (*pack_interleaved_fn)(const char * loose, const char * words, int 
 
 #define PACK(name)                                                                                                    \
     void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);           \
-    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
                                  struct packed * out);                                                                \
     void multiply_interleaved_##name(const struct matmul_job * job);
 
@@ -158,7 +158,7 @@ struct target {
     const int8_t *  column;
 };
 
-// Stores one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
+// Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
 // side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). Many
 // prefetches at once would stall, hence the fence: compilers would gather them.
 MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
@@ -189,13 +189,13 @@ MATMUL_INLINE struct target target_of(const struct pack_format f, const struct w
     return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, NULL };
 }
 
-// Adds the group `g` of a block: as multiply_tile (quant.c) does.
+// Interleaved rows times one column, with the bits of multiply_tile (quant.c): codes are multiplied as they are unpacked.
 MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const struct pack_format f,
                                         const struct word_layout layout, unpack_fn unpack) {
     const int64_t blocks = job->k / f.block;
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
         const char * loose = job->rows + (size_t) row * job->row_stride;
-        const char * words  = loose + (size_t) blocks * loose_bytes(layout);
+        const char * words = loose + (size_t) blocks * loose_bytes(layout);
         struct column_view c = view_column(job, 0, 0, f.groups * f.group, f.group);
         const size_t bytes = words_of(layout) * 4 * PACK_ROWS;
         const int groups = f.block / f.group;
@@ -244,9 +244,9 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
         unpack_##name((struct source) { false, layout_##name, rows, NULL, NULL }, n,                                  \
                       target_of(format_##name, layout_##name, coming, out));                                          \
     }                                                                                                                 \
-    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
                                  struct packed * out) {                                                               \
-        unpack_##name((struct source) { true, layout_##name, NULL, loose, words }, n,                                \
+        unpack_##name((struct source) { true, layout_##name, NULL, loose, words }, n,                                 \
                       target_of(format_##name, layout_##name, coming, out));                                          \
     }                                                                                                                 \
     void multiply_interleaved_##name(const struct matmul_job * job) {                                                 \
