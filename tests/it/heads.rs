@@ -23,6 +23,7 @@ use crate::support::{nmse, parse_npy};
 const WITHOUT: &[(&str, &str)] = &[
     ("bailingmoe2", "llama.cpp has no graph of its head"),
     ("exaone-moe", "llama.cpp has no graph of its head"),
+    ("qwen2", "llama.cpp has no graph of its head"),
 ];
 
 /// A fault: what is wrong, and texts of the definition `nextn` with those in their places.
@@ -104,7 +105,7 @@ fn of_entry(entry: &Value, scratch: &Path) -> DrafterGolden {
 }
 
 /// With a cache of f32, as the reference has it.
-fn plain() -> Options {
+pub(crate) fn plain() -> Options {
     Options {
         k_type: TensorType::F32,
         v_type: TensorType::F32,
