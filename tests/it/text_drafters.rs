@@ -35,7 +35,7 @@ fn in_order(weights: &Weights, tensor: &TensorInfo, order: Option<&[usize]>) -> 
 
 /// The built-in model with other ids of the tokens that are plain texts.
 fn with_other_ids(copy: &Path) {
-    let weights = weights::open(tiny_chat()).expect("it is shipped");
+    let weights = weights::open(&tiny_chat()).expect("it is shipped");
     let tokenizer = Tokenizer::from_metadata(weights.metadata()).expect("a vocabulary");
     let tokens = weights.metadata().array(TOKENS).and_then(Array::as_strings);
     let tokens: Vec<Vec<u8>> = tokens.expect("texts").iter().map(<[u8]>::to_vec).collect();
@@ -89,7 +89,7 @@ fn options() -> Options {
 }
 
 fn prompt() -> Vec<u32> {
-    let weights = weights::open(tiny_chat()).expect("it is shipped");
+    let weights = weights::open(&tiny_chat()).expect("it is shipped");
     let tokenizer = Tokenizer::from_metadata(weights.metadata()).expect("a vocabulary");
     let text =
         "<|im_start|>user\nWhat is the capital of Norway?<|im_end|>\n<|im_start|>assistant\n";
@@ -132,7 +132,7 @@ fn a_drafter_whose_vocabulary_says_nothing_costs_drafts_alone() {
     let (found, [drafted, _]) = goes_on(&mut load(&path), &prompt, 24, 4);
     assert_eq!((found, drafted), (expected, 0));
     // One with further tokens, whose drafts are wrong.
-    let shipped = weights::open(tiny_chat()).expect("it is shipped");
+    let shipped = weights::open(&tiny_chat()).expect("it is shipped");
     let tokens = shipped.metadata().array(TOKENS).map_or(0, Array::len);
     let request = SynthRequest {
         vocabulary: Some(shipped.metadata().clone()),
