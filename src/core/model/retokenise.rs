@@ -111,6 +111,7 @@ impl RetokenisedText {
 
     /// Tokenises the end of the text anew. Returns the number of own tokens that are as before.
     fn tokenise_end(&mut self, own: &Tokenizer) -> Option<usize> {
+        let n_known = self.own.len();
         if self.own.is_empty()
             && let Some(bos) = own.bos().filter(|_| own.adds_bos())
         {
@@ -164,7 +165,7 @@ impl RetokenisedText {
             }
         }
         let again = self.own[n..].iter().zip(&before);
-        Some(n + again.take_while(|(a, b)| a == b).count())
+        Some(n_known.min(n + again.take_while(|(a, b)| a == b).count()))
     }
 
     /// The mark that ends at a place.
