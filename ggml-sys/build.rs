@@ -48,7 +48,13 @@ const REPLACED_PRODUCTS: &[(&str, &str)] = &[
 /// The matrix products of this project. Terms are added in the written order, so the compiler must not
 /// fuse multiplications and additions on its own.
 const MATMUL_FILES: &[&str] = &[
-    "matmul.c", "float.c", "pack.c", "pack32.c", "quant.c", "alone.c",
+    "matmul.c",
+    "float.c",
+    "pack.c",
+    "pack32.c",
+    "quant.c",
+    "alone.c",
+    "interleave.c",
 ];
 
 /// Compiled separately.

@@ -17,6 +17,7 @@ mod executor;
 mod fill;
 mod graph_ops;
 mod host;
+mod interleave;
 mod library;
 mod log;
 mod memory;
@@ -48,6 +49,7 @@ pub use error::{Error, Result};
 pub use executor::{Executor, ThreadPool, WorkCounts};
 pub use graph_ops::{GraphOp, OpSource};
 pub use host::HostNumbers;
+pub use interleave::{InterleavedRows, RowsInFile};
 pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{
