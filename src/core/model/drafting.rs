@@ -1,13 +1,16 @@
 //! A model with its drafter: loading it, its memory, its drafts.
 
+use std::collections::HashSet;
+
 use crate::models::drafters::OpenedDrafter;
-use crate::plan::Plan;
+use crate::plan::{Plan, TensorPlan};
 use lab_base::weights::Weights;
 
 use super::draft::{Draft, DraftRequest};
 use super::drafter::Drafter;
 use super::error::{Error, Result};
 use super::estimate::Estimator;
+use super::interleave::interleaved_names;
 use super::lifecycle::Model;
 use super::memory_use::MemoryUse;
 use super::options::Options;
@@ -31,7 +34,15 @@ pub fn drafter_memory(
     for plan in &opened.further {
         own = own.with_model(&memory(plan)?);
     }
-    Ok(own.without_mapped(opened.shared_bytes(weights, target)))
+    let own_names = opened.plans().flat_map(interleaved_names).collect();
+    let copied: [HashSet<&str>; 2] = [own_names, interleaved_names(target)];
+    let is_copied = |of: &TensorPlan| {
+        options.interleave && copied.iter().all(|names| names.contains(of.name.as_str()))
+    };
+    let (copied, mapped): (Vec<_>, Vec<_>) =
+        opened.shared(weights, target).partition(|of| is_copied(of));
+    let bytes = |all: Vec<&TensorPlan>| all.iter().map(|of| of.bytes).sum();
+    Ok(own.without_shared(bytes(mapped), bytes(copied)))
 }
 
 impl Model {

@@ -24,20 +24,32 @@ fn multiplied(plan: &Plan) -> HashSet<usize> {
     of_units.collect()
 }
 
-/// Bytes that the copies of a plan take if all of its weights are used in place.
-pub fn interleaved_bytes(plan: &Plan) -> u64 {
-    let of = |at: usize| {
-        let tensor = &plan.tensors[at];
+/// The tensors of a plan that are interleaved if all of its weights are used in place.
+fn interleaved_if_in_place(plan: &Plan) -> impl Iterator<Item = &TensorPlan> {
+    let all = multiplied(plan).into_iter().map(|at| &plan.tensors[at]);
+    all.filter(|tensor| {
         let mut shape = [1; 4];
         shape
             .iter_mut()
             .zip(&tensor.shape)
             .for_each(|(to, n)| *to = *n);
-        let is_one =
-            |ty: &TensorType| tensor.device == 0 && RowsInFile::are_interleaved(*ty, shape);
-        tensor.ty.filter(is_one).map_or(0, |_| tensor.bytes)
-    };
-    multiplied(plan).into_iter().map(of).sum()
+        let is_one = |ty: TensorType| RowsInFile::are_interleaved(ty, shape);
+        tensor.device == 0 && tensor.ty.is_some_and(is_one)
+    })
+}
+
+/// Bytes that the copies of a plan take if all of its weights are used in place.
+pub fn interleaved_bytes(plan: &Plan) -> u64 {
+    interleaved_if_in_place(plan)
+        .map(|tensor| tensor.bytes)
+        .sum()
+}
+
+/// The names of the tensors of a plan that have copies if they are used in place.
+pub(super) fn interleaved_names(plan: &Plan) -> HashSet<&str> {
+    interleaved_if_in_place(plan)
+        .map(|tensor| tensor.name.as_str())
+        .collect()
 }
 
 /// The tensors of a plan that are interleaved.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::arch::ArchDef;
 use crate::hf;
-use crate::plan::{DeviceShare, Plan};
+use crate::plan::{DeviceShare, Plan, TensorPlan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights};
@@ -77,24 +77,24 @@ impl OpenedDrafter {
         [&self.plan].into_iter().chain(&self.further)
     }
 
-    /// Bytes of the weights that it uses in place where its target `weights` does, by all of its heads.
+    /// Bytes of [`Self::shared`].
     pub fn shared_bytes(&self, weights: &Weights, target: &Plan) -> u64 {
+        self.shared(weights, target).map(|of| of.bytes).sum()
+    }
+
+    /// The weights that it uses in place where its target `weights` does, by all of its heads.
+    pub fn shared(&self, weights: &Weights, target: &Plan) -> impl Iterator<Item = &TensorPlan> {
         let place = |weights: &Weights, name: &str| {
             let (bytes, offset) = weights.place(weights.tensor(name)?)?;
             Some((bytes.as_ptr(), offset))
         };
-        if !self.plan.devices.is_empty() || !target.devices.is_empty() {
-            return 0;
-        }
-        let used = target
-            .tensors
-            .iter()
-            .filter_map(|of| place(weights, &of.name));
-        let used: HashSet<_> = used.collect();
+        let on_processor = self.plan.devices.is_empty() && target.devices.is_empty();
+        let used = target.tensors.iter().filter(|_| on_processor);
+        let used: HashSet<_> = used.filter_map(|of| place(weights, &of.name)).collect();
         let own = self.plans().flat_map(|plan| &plan.tensors);
-        let shared = own
-            .filter(|of| place(&self.weights, &of.name).is_some_and(|place| used.contains(&place)));
-        shared.map(|of| of.bytes).sum()
+        own.filter(move |of| {
+            place(&self.weights, &of.name).is_some_and(|place| used.contains(&place))
+        })
     }
 
     fn refused(&self, message: String) -> Error {
