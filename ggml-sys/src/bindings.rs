@@ -1124,6 +1124,9 @@ unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;
 }
 unsafe extern "C" {
+    pub fn shim_march() -> *const ::core::ffi::c_char;
+}
+unsafe extern "C" {
     pub fn shim_instruction_sets() -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {

@@ -19,7 +19,10 @@ extern "C" {
 
 struct ggml_context * shim_context_new(size_t mem_size);
 
-// The instruction sets that this code was compiled for, of those that `src/base/ggml/build_info.rs` knows, with spaces between.
+// The instruction set that the code which computes was compiled for, as the compiler names it; of several (variants.c), the chosen one.
+const char * shim_march(void);
+
+// The instruction sets that it was compiled for, of those that `src/base/ggml/build_info.rs` knows, with spaces between.
 const char * shim_instruction_sets(void);
 
 int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);

@@ -6,7 +6,9 @@ use std::path::Path;
 use lab_base::weights;
 use serde_json::{Value, json};
 
-use crate::support::command::{bench, bench_in, check_refused, made_up, printed, scratch, text};
+use crate::support::command::{
+    bench, bench_in, check_refused, ended, made_up, printed, program, scratch, text,
+};
 use crate::support::server::Server;
 
 /// The last number of a text.
@@ -56,13 +58,36 @@ fn the_version_says_what_the_program_was_built_from_and_for() {
     assert!(fact("target ").starts_with(std::env::consts::ARCH));
     let features = fact("features ");
     assert_eq!(features.contains("png"), cfg!(feature = "png"), "{long}");
-    // What the program was built for is part of what this machine has.
-    let (_, sets) = fact("built for ").split_once(": ").expect("a list");
+    // What the program computes with is one of what it was built for, and part of what this machine has.
+    let (march, sets) = fact("computes ").split_once(": ").expect("a list");
+    let mut built_for = fact("built for ").split(", ");
+    assert!(built_for.any(|one| one == march), "{long}");
     let here: Vec<&str> = fact("machine ").split(' ').collect();
     for set in sets.split(' ').filter(|_| cfg!(target_arch = "x86_64")) {
         assert!(here.contains(&set), "{set} in {long}");
     }
     assert!(printed(&["-V"]).starts_with(version));
+}
+
+#[test]
+fn an_instruction_set_can_be_named() {
+    let devices = printed(&["devices", "--json"]);
+    let devices: Value = serde_json::from_str(&devices).expect("JSON");
+    let march = devices[0]["instruction_set"].as_str().expect("a name");
+    let with = |named: &str| {
+        let mut command = program(&["run", "2+2=?"]);
+        ended(command.env("BENCH_MARCH", named))
+    };
+    let plain = printed(&["run", "2+2=?"]);
+    for named in ["", march] {
+        let ran = with(named);
+        assert!(ran.is_fine() && ran.out == plain, "{named}: {}", ran.err);
+    }
+    let ran = with("x86-64-v9");
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    for part in ["BENCH_MARCH", "`x86-64-v9`", march] {
+        assert!(ran.err.contains(part), "{part} in {}", ran.err);
+    }
 }
 
 #[test]

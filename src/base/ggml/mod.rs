@@ -40,7 +40,8 @@ mod tests;
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
 pub use build_info::{
-    BuildInfo, build_info, machine_instruction_sets, missing_instruction_sets, set_program,
+    BuildInfo, MARCH_VARIABLE, build_info, machine_instruction_sets, missing_instruction_sets,
+    set_program,
 };
 pub use c_text::version;
 pub use caches::CACHE_TYPES;
