@@ -69,6 +69,7 @@ mod media_goldens;
 mod media_lab;
 mod media_requests;
 mod metadata;
+mod mixes;
 mod model_routes;
 mod models_page;
 mod mutated_folders;

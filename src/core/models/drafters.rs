@@ -10,6 +10,7 @@ use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights};
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
 use super::model_files::read;
+use super::quantise::Mix;
 use super::source::ModelSource;
 
 /// The tokens of a vocabulary in a file's metadata.
@@ -100,9 +101,10 @@ impl OpenedDrafter {
         self.plan.place_with(share.as_slice(), &[]);
     }
 
-    /// The same drafter with its matrices quantised to another type.
-    pub(super) fn quantised(self, ty: TensorType) -> Result<Self, Error> {
-        let weights = super::quantise::quantise(&self.weights, &self.plan, ty)?;
+    /// The same drafter with its matrices in the types of a mix, without the importance of columns, which is the model's.
+    pub(super) fn quantised(self, mix: &Mix) -> Result<Self, Error> {
+        let mix = mix.clone().with_importance(None);
+        let weights = super::quantise::quantise(&self.weights, &self.plan, &mix)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
         let plan = plan.map_err(|source| Error::Plan {
             model: weights.label().to_owned(),
