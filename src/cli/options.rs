@@ -14,6 +14,7 @@ use lab_core::engine::{DiffusionOptions, DraftOptions, Limits, PrefixStoreOption
 use lab_core::model::{Model, Options};
 use lab_core::models::DrafterChoice;
 use lab_core::models::mmproj::MmprojChoice;
+use lab_core::models::quantise::Mix;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use lab_base::weights::TensorType;
 use lab_core::model::Options;
+use lab_core::models::quantise::Mix;
 use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::drift::{self, Drift};
 
