@@ -20,7 +20,7 @@ use super::hub::model_source;
 use super::input_file::read_at_most;
 use super::options::{LoadOptions, OpenOptions, cores, progress_bar, shown_by};
 use super::output::{ForceOption, OutputPlace};
-use super::text_windows::{check_predicts, read_windows, window_size};
+use super::text_windows::{TextOptions, check_predicts, read_windows, window_size};
 use super::values::{byte_count, mix};
 use super::{Failure, output};
 
@@ -52,6 +52,8 @@ pub(super) struct Args {
     /// File with a text on which the importance is measured first, in windows of 512 tokens
     #[arg(long, value_name = "FILE", conflicts_with = "imatrix")]
     calibrate: Option<PathBuf>,
+    #[command(flatten)]
+    texts: TextOptions,
     /// Write the importance that `--calibrate` measured to this file, in the format of llama-imatrix (GGUF)
     #[arg(long, value_name = "FILE.gguf", requires = "calibrate")]
     save_imatrix: Option<OutputPlace>,
@@ -117,7 +119,7 @@ impl Args {
         check_predicts(&opened)?;
         opened.drafter = None;
         let size = window_size(&opened, None);
-        let windows = read_windows(&mut opened, text, size, usize::MAX)?;
+        let windows = read_windows(&mut opened, text, size, (usize::MAX, self.texts))?;
         let options = Options {
             n_threads: cores(),
             k_type: TensorType::F32,

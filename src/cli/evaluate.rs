@@ -9,7 +9,7 @@ use lab_inspect::evaluate::{Evaluation, Measured, evaluate, evaluate_beside};
 
 use super::hub::model_source;
 use super::options::{LoadOptions, ModelArg};
-use super::text_windows::{self, check_predicts, read_windows, window_size};
+use super::text_windows::{self, TextOptions, check_predicts, read_windows, window_size};
 use super::values::positive;
 use super::{Failure, output};
 
@@ -27,6 +27,8 @@ pub(super) struct Args {
     /// Maximum number of windows, 1 or more; default: all of the text
     #[arg(long, value_name = "N", value_parser = positive)]
     windows: Option<usize>,
+    #[command(flatten)]
+    texts: TextOptions,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -39,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check_predicts(&opened)?;
     let size = window_size(&opened, args.load.context(&opened.plan));
     let most = args.windows.unwrap_or(usize::MAX);
-    let windows = read_windows(&mut opened, &args.text, size, most)?;
+    let windows = read_windows(&mut opened, &args.text, size, (most, args.texts))?;
     let n_vocab = opened.plan.n_vocab;
     let mut model = text_windows::load(&args.load, opened, size)?;
     let found = match &args.against {

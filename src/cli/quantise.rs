@@ -20,7 +20,7 @@ use super::evaluate::measured;
 use super::hub::model_source;
 use super::options::{LoadOptions, progress_bar, shown_by};
 use super::output::{ForceOption, OutputPlace, at};
-use super::text_windows::{self, check_predicts, read_windows, window_size};
+use super::text_windows::{self, TextOptions, check_predicts, read_windows, window_size};
 use super::values::positive;
 use super::{Failure, output};
 
@@ -56,6 +56,8 @@ pub(super) struct Args {
     /// Evaluate llama-quantize's mixes on the text of `--text` too
     #[arg(long, requires = "text")]
     named_mixes: bool,
+    #[command(flatten)]
+    texts: TextOptions,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -119,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check_predicts(&opened)?;
     let size = window_size(&opened, args.load.context(&opened.plan));
     let n_vocab = opened.plan.n_vocab;
-    let all = read_windows(&mut opened, &args.calibrate, size, usize::MAX)?;
+    let all = read_windows(&mut opened, &args.calibrate, size, (usize::MAX, args.texts))?;
     let source = Source {
         source,
         load: &args.load,
@@ -127,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let held_out = match &args.text {
         Some(path) => {
-            let windows = read_windows(&mut source.open()?, path, size, usize::MAX)?;
+            let windows = read_windows(&mut source.open()?, path, size, (usize::MAX, args.texts))?;
             kept(windows, n_vocab)
         }
         None => Vec::new(),

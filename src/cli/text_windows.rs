@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use clap::Args;
+
 use lab_core::model::{Model, Options};
 use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::evaluate::{PASS, windows};
@@ -32,16 +34,24 @@ pub(super) fn window_size(opened: &OpenedModel, asked: Option<usize>) -> usize {
     asked.unwrap_or(WINDOW.min(own)).max(2)
 }
 
+/// How a text becomes tokens.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct TextOptions {
+    /// Read the names of special tokens in texts as these tokens, as in conversations that a chat template wrote
+    #[arg(long)]
+    parse_special: bool,
+}
+
 /// At most `most` windows of a text, in the order of the text. Takes the vocabulary of a folder.
 pub(super) fn read_windows(
     opened: &mut OpenedModel,
     path: &Path,
     size: usize,
-    most: usize,
+    (most, options): (usize, TextOptions),
 ) -> Result<Vec<Vec<u32>>, Failure> {
     let text = read_text(path)?;
     let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
-    let tokens = tokenizer.encode(&text, false, false)?;
+    let tokens = tokenizer.encode(&text, false, options.parse_special)?;
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     let mut windows = windows(&tokens, size, bos);
     windows.retain(|window| window.len() > 1);
