@@ -61,6 +61,28 @@ const fn has_grid(ty: TensorType) -> bool {
     )
 }
 
+/// Values and importances for which the search in a grid finds a point: where products underflow to zero, ggml takes a point of which
+/// it knows nothing, and ends the process if that is not on the grid. Values that a scale in f16 rounds to zero become zero. Importances
+/// are multiplied with a power of two, which changes no bit of the result, and are then 1 or more: below the rounding of sums with the
+/// largest, which is near 10^12.
+fn for_grid(values: &[f32], importance: Option<&[f32]>) -> (Vec<f32>, Option<Vec<f32>>) {
+    let kept = |v: &f32| if v.abs() < 1e-7 { 0.0 } else { *v };
+    let values = values.iter().map(kept).collect();
+    let importance = importance.map(|all| {
+        let most = all.iter().copied().fold(0.0, f32::max);
+        let exponent = match most >= f32::MIN_POSITIVE {
+            true => 39 - most.log2().ceil() as i32,
+            false => 0,
+        };
+        // In two steps, since the factor itself may be too large for a float.
+        let half = exponent / 2;
+        let factors = [half, exponent - half].map(|n| (n as f32).exp2());
+        let scaled = all.iter().map(|v| (v * factors[0] * factors[1]).max(1.0));
+        scaled.collect()
+    });
+    (values, importance)
+}
+
 /// Converts `values`, rows of `row` elements, to `ty`.
 ///
 /// # Errors
@@ -142,6 +164,11 @@ pub fn quantize_into(
             "a value above {GRID_LIMIT:e} does not fit {ty}"
         )));
     }
+    let safe = has_grid(ty).then(|| for_grid(values, importance));
+    let (values, importance) = match &safe {
+        Some((values, importance)) => (values.as_slice(), importance.as_deref()),
+        None => (values, importance),
+    };
     // SAFETY: `values` holds `rows` rows of `row` elements and `out` room for as many quantised
     // rows; `importance` is there where the type needs it, and has `row` elements.
     let written = unsafe {
