@@ -39,7 +39,7 @@ const OPTIONS: &str = "\
 --quantization --load-format: a quantised model opens as it is; `--type q4_k` quantises while loading
 --served-model-name --alias -a: `[aliases]` in a configuration file gives a model further names (docs/serving.md)
 --gpu-memory-utilization --swap-space: `--cache BYTES` of `bench serve` limits the KV cache; `--fit-target MIB` stays free on each device
---trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --metrics --slots --embedding --embeddings --reranking: there is no need for it here; leave it out
+--trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --repack --metrics --slots --embedding --embeddings --reranking: there is no need for it here; leave it out
 --enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-format: the formats of calls and of reasoning are found by rendering the chat template; leave it out
 --hf-file -hff: the file follows the name after a colon: `-m OWNER/REPO:FILE.gguf`
 --hf-token --download-dir: `HF_TOKEN` and `HF_HOME` of the environment, as in huggingface_hub

@@ -18,6 +18,7 @@ mod fill;
 mod graph_ops;
 mod host;
 mod input_sums;
+mod interleave;
 mod library;
 mod log;
 mod memory;
@@ -40,7 +41,8 @@ mod tests;
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
 pub use build_info::{
-    BuildInfo, build_info, machine_instruction_sets, missing_instruction_sets, set_program,
+    BuildInfo, MARCH_VARIABLE, build_info, machine_instruction_sets, missing_instruction_sets,
+    set_program,
 };
 pub use c_text::version;
 pub use caches::CACHE_TYPES;
@@ -50,6 +52,7 @@ pub use executor::{Executor, ThreadPool, WorkCounts};
 pub use graph_ops::{GraphOp, OpSource};
 pub use host::HostNumbers;
 pub use input_sums::{ColumnSums, InputSums};
+pub use interleave::{InterleavedRows, RowsInFile};
 pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{

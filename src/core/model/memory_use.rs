@@ -111,6 +111,18 @@ impl MemoryUse {
         self
     }
 
+    /// The memory with copies of so many bytes of mapped weights, which are read in their place.
+    #[must_use]
+    pub(super) fn with_interleaved(mut self, bytes: u64) -> Self {
+        self.mapped = self.mapped.saturating_sub(bytes);
+        self.copied = self.copied.saturating_add(bytes);
+        if let Some(processor) = self.devices.first_mut() {
+            processor.mapped = processor.mapped.saturating_sub(bytes);
+            processor.weights = processor.weights.saturating_add(bytes);
+        }
+        self
+    }
+
     /// The memory with another model beside it.
     #[must_use]
     pub fn with_model(mut self, other: &Self) -> Self {

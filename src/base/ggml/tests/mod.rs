@@ -1,5 +1,6 @@
 //! Small graphs against arithmetic by hand, and calls that ggml would abort on.
 
+mod interleave;
 mod matmul;
 
 use super::*;
