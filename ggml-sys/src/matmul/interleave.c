@@ -17,7 +17,7 @@ int shim_interleaved_rows(int type, int64_t k) {
 // Words [first, first + 4 or fewer) of a block of 16 rows, which lie side by side.
 MATMUL_INLINE void interleave_words(const struct word_layout layout, const char * const rows[PACK_ROWS], size_t first,
                                     size_t n, char * out) {
-    const size_t at = 4 * first + (4 * first >= layout.half ? 2 : 0);
+    const size_t at = 4 * first + (4 * first >= layout.at ? layout.loose : 0);
     if (n == 4) {
         lanes v[4];
         lanes_gather16(rows, at, v);
@@ -42,15 +42,13 @@ void shim_interleave(int type, int64_t k, const void * rows, int64_t n_rows, voi
     const size_t blocks = row / layout.bytes, words = words_of(layout);
     for (int64_t first = 0; first < n_rows; first += PACK_ROWS) {
         const char * tile   = (const char *) rows + (size_t) first * row;
-        char *       halves = (char *) out + (size_t) first * row;
-        char *       to     = halves + (has_half(layout) ? blocks * 2 * PACK_ROWS : 0);
+        char *       loose  = (char *) out + (size_t) first * row;
+        char *       to     = loose + blocks * loose_bytes(layout);
         for (size_t b = 0; b < blocks; b++) {
             const char * block[PACK_ROWS];
             for (int r = 0; r < PACK_ROWS; r++) {
                 block[r] = tile + r * row + b * layout.bytes;
-                if (has_half(layout)) {
-                    memcpy(halves + (b * PACK_ROWS + r) * 2, block[r] + layout.half, 2);
-                }
+                memcpy(loose + (b * PACK_ROWS + r) * layout.loose, block[r] + layout.at, layout.loose);
             }
             for (size_t w = 0; w < words; w += 4) {
                 interleave_words(layout, block, w, words - w < 4 ? words - w : 4, to + w * 4 * PACK_ROWS);

@@ -38,6 +38,9 @@ MATMUL_INLINE lanes lanes_right16(lanes a, int n) { return _mm512_srli_epi16(a, 
 // Byte i becomes the table's entry that it names.
 MATMUL_INLINE lanes lanes_look_up(__m128i table, lanes a) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), a); }
 MATMUL_INLINE vec   lanes_float(lanes a) { return _mm512_cvtepi32_ps(a); }
+// Lanes as the bits of floats.
+MATMUL_INLINE vec   lanes_as_floats(lanes a) { return _mm512_castsi512_ps(a); }
+MATMUL_INLINE lanes lanes_of_bytes(__m128i a) { return _mm512_cvtepu8_epi32(a); }
 // The lower half of each lane, a half float.
 MATMUL_INLINE vec   lanes_half(lanes a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 // Two times eight half floats.
@@ -202,6 +205,10 @@ MATMUL_INLINE lanes lanes_look_up(__m128i table, lanes a) {
     return lanes_pair(_mm256_shuffle_epi8(both, a.lo), _mm256_shuffle_epi8(both, a.hi));
 }
 MATMUL_INLINE vec   lanes_float(lanes a) { return vec_pair(_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)); }
+MATMUL_INLINE vec   lanes_as_floats(lanes a) { return vec_pair(_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)); }
+MATMUL_INLINE lanes lanes_of_bytes(__m128i a) {
+    return lanes_pair(_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8)));
+}
 MATMUL_INLINE vec   lanes_half(lanes a) {
     a = lanes_and(a, lanes_set(0xffff));
     const __m256i h = _mm256_permute4x64_epi64(_mm256_packus_epi32(a.lo, a.hi), 0xd8);

@@ -90,8 +90,8 @@ MATMUL_INLINE void unpack_q5_1(const struct source s, int n, const struct target
 }
 
 // A code's place in the table to its value plus LANES_ZERO.
-MATMUL_INLINE void look_up(lanes codes[8]) {
-    const __m128i table = _mm_add_epi8(iq4_values(), _mm_set1_epi8((char) LANES_ZERO));
+MATMUL_INLINE void look_up(__m128i values, lanes codes[8]) {
+    const __m128i table = _mm_add_epi8(values, _mm_set1_epi8((char) LANES_ZERO));
     UNROLL for (int g = 0; g < 8; g++) {
         codes[g] = lanes_look_up(table, codes[g]);
     }
@@ -103,9 +103,33 @@ MATMUL_INLINE void unpack_iq4_nl(const struct source s, int n, const struct targ
         lanes v[4], codes[8];
         load_words(s, b, offsetof(block_iq4_nl, qs), 4, v);
         split_nibbles(v, codes);
-        look_up(codes);
+        look_up(iq4_values(), codes);
         store_block(t, b, codes);
         vec_store(out->scales[b], load_halves(s, b, 0));
+    }
+}
+
+// Twice the values of four bits as a sign, two bits of an exponent and one of a fraction.
+MATMUL_INLINE __m128i fp4_values(void) { return _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12); }
+
+// 2^(e - 128) for a byte e in each lane: half of what an exponent of 8 bits means, since the values are doubled.
+MATMUL_INLINE vec half_of_exponent(lanes e) {
+    const lanes is_small = lanes_right_signed(lanes_sub(e, lanes_set(2)), 31);
+    // 2^-128 and 2^-127 have no exponent of their own as floats.
+    const lanes small = lanes_left(lanes_sub(e, lanes_set(-1)), 21);
+    const lanes other = lanes_left(lanes_sub(e, lanes_set(1)), 23);
+    return lanes_as_floats(lanes_xor(other, lanes_and(is_small, lanes_xor(other, small))));
+}
+
+MATMUL_INLINE void unpack_mxfp4(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
+    for (int b = 0; b < n / QK_MXFP4; b++) {
+        lanes v[4], codes[8];
+        load_words(s, b, offsetof(block_mxfp4, qs), 4, v);
+        split_nibbles(v, codes);
+        look_up(fp4_values(), codes);
+        store_block(t, b, codes);
+        vec_store(out->scales[b], half_of_exponent(load_bytes(s, b, offsetof(block_mxfp4, e))));
     }
 }
 
@@ -133,7 +157,7 @@ MATMUL_INLINE void unpack_iq4_xs(const struct source s, int n, const struct targ
             lanes v[4], codes[8];
             load_words(s, b, offsetof(block_iq4_xs, qs) + 16 * j, 4, v);
             split_nibbles(v, codes);
-            look_up(codes);
+            look_up(iq4_values(), codes);
             UNROLL for (int g = 0; g < 8; g++) {
                 store_codes(t, b * 64 + j * 8 + g, codes[g]);
             }
@@ -147,5 +171,6 @@ UNPACK(q5_0)
 UNPACK(q5_1)
 UNPACK(iq4_nl)
 UNPACK(iq4_xs)
+UNPACK(mxfp4)
 
 #endif

@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-#define INTERLEAVED_AHEAD 4096
+#define INTERLEAVED_AHEAD 4096 // bytes from interleaved weights to those that are prefetched meanwhile
 #define PACK_ROWS 16
 #define PACK_K    1024 // terms that are unpacked at a time; a multiple of every block
 
@@ -31,25 +31,26 @@ struct pack_format {
     int  bits;   // of a code
 };
 
-// A type: where its blocks have a half float that is not in a word (`sizeof` a block: nowhere), what bits are changed
-// where rows are interleaved, and its codes.
-#define FORMAT(name, half, flip, ...)                                                                                 \
-    static const struct word_layout layout_##name = { sizeof(block_##name), half, flip };                             \
+// A type: bytes and offset of the scale that is not in a word, what bits are changed where rows are interleaved, and its
+// codes.
+#define FORMAT(name, loose, at, flip, ...)                                                                            \
+    static const struct word_layout layout_##name = { sizeof(block_##name), loose, at, flip };                        \
     static const struct pack_format format_##name = { __VA_ARGS__ };
 
-FORMAT(q8_0, 0, LANES_ZERO, 32, 32, 1, false, LANES_ZERO, 8)
-FORMAT(q4_0, 0, 0, 32, 32, 1, false, 8, 4)
-FORMAT(q5_0, 0, 0, 32, 32, 1, false, 16, 5)
-FORMAT(iq4_nl, 0, 0, 32, 32, 1, false, LANES_ZERO, 8)
-FORMAT(q4_1, sizeof(block_q4_1), 0, 32, 32, 1, true, 0, 4)
-FORMAT(q5_1, sizeof(block_q5_1), 0, 32, 32, 1, true, 0, 5)
-FORMAT(iq4_xs, sizeof(block_iq4_xs), 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
-FORMAT(q4_K, sizeof(block_q4_K), 0, QK_K, 32, QK_K / 32, true, 0, 4)
-FORMAT(q5_K, sizeof(block_q5_K), 0, QK_K, 32, QK_K / 32, true, 0, 5)
-FORMAT(q6_K, offsetof(block_q6_K, d), 0, QK_K, 16, QK_K / 16, false, 32, 6)
+FORMAT(q8_0, 2, 0, LANES_ZERO, 32, 32, 1, false, LANES_ZERO, 8)
+FORMAT(q4_0, 2, 0, 0, 32, 32, 1, false, 8, 4)
+FORMAT(q5_0, 2, 0, 0, 32, 32, 1, false, 16, 5)
+FORMAT(iq4_nl, 2, 0, 0, 32, 32, 1, false, LANES_ZERO, 8)
+FORMAT(mxfp4, 1, 0, 0, 32, 32, 1, false, LANES_ZERO, 8)
+FORMAT(q4_1, 0, 0, 0, 32, 32, 1, true, 0, 4)
+FORMAT(q5_1, 0, 0, 0, 32, 32, 1, true, 0, 5)
+FORMAT(iq4_xs, 0, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
+FORMAT(q4_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 4)
+FORMAT(q5_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 5)
+FORMAT(q6_K, 2, offsetof(block_q6_K, d), 0, QK_K, 16, QK_K / 16, false, 32, 6)
 
 // Weights that are prefetched while others are unpacked, as many bytes as those: the next ones, and
-// ones that are needed much later.
+// ones that are needed much later; NULL: there are none of these.
 struct coming {
     const char * next;
     const char * later;
@@ -60,7 +61,7 @@ struct source {
     bool                 is_interleaved;
     struct word_layout   layout;
     const char * const * rows;   // 16 of them
-    const char *         halves; // interleaved
+    const char *         loose;  // interleaved
     const char *         words;
 };
 
@@ -68,12 +69,12 @@ struct source {
 typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);
 
 // The same of interleaved rows.
-typedef void (*pack_interleaved_fn)(const char * halves, const char * words, int n, struct coming coming,
+typedef void (*pack_interleaved_fn)(const char * loose, const char * words, int n, struct coming coming,
                                     struct packed * out);
 
 #define PACK(name)                                                                                                    \
     void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);           \
-    void pack_interleaved_##name(const char * halves, const char * words, int n, struct coming coming,                \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
                                  struct packed * out);                                                                \
     void multiply_interleaved_##name(const struct matmul_job * job);
 
@@ -84,6 +85,7 @@ PACK(q5_0)
 PACK(q5_1)
 PACK(iq4_nl)
 PACK(iq4_xs)
+PACK(mxfp4)
 PACK(q4_K)
 PACK(q5_K)
 PACK(q6_K)
@@ -121,7 +123,7 @@ MATMUL_INLINE void load_word_pairs(const struct source s, int b, int last, size_
 // The half float at `offset` of block `b` of each of 16 rows; the one that is not in a word.
 MATMUL_INLINE vec load_halves(const struct source s, int b, size_t offset) {
     if (s.is_interleaved) {
-        return vec_f16(s.halves + (size_t) b * 2 * PACK_ROWS);
+        return vec_f16(s.loose + (size_t) b * loose_bytes(s.layout));
     }
     short h[PACK_ROWS];
     for (int r = 0; r < PACK_ROWS; r++) {
@@ -129,6 +131,18 @@ MATMUL_INLINE vec load_halves(const struct source s, int b, size_t offset) {
     }
     return lanes_halves(_mm_set_epi16(h[7], h[6], h[5], h[4], h[3], h[2], h[1], h[0]),
                         _mm_set_epi16(h[15], h[14], h[13], h[12], h[11], h[10], h[9], h[8]));
+}
+
+// The byte at `offset` of block `b` of each of 16 rows, the one that is not in a word, as lanes.
+MATMUL_INLINE lanes load_bytes(const struct source s, int b, size_t offset) {
+    if (s.is_interleaved) {
+        return lanes_of_bytes(_mm_loadu_si128((const __m128i *) (s.loose + (size_t) b * loose_bytes(s.layout))));
+    }
+    uint8_t bytes[PACK_ROWS];
+    for (int r = 0; r < PACK_ROWS; r++) {
+        bytes[r] = (uint8_t) s.rows[r][(size_t) b * s.layout.bytes + offset];
+    }
+    return lanes_of_bytes(_mm_loadu_si128((const __m128i *) bytes));
 }
 
 // The destination of unpacked codes, and the weights to prefetch meanwhile.
@@ -144,7 +158,7 @@ struct target {
     const int8_t *  column;
 };
 
-// Stores one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
+// Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
 // side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). Many
 // prefetches at once would stall, hence the fence: compilers would gather them.
 MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
@@ -175,13 +189,13 @@ MATMUL_INLINE struct target target_of(const struct pack_format f, const struct w
     return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, NULL };
 }
 
-// Adds the group `g` of a block: as multiply_tile (quant.c) does.
+// Interleaved rows times one column, with the bits of multiply_tile (quant.c): codes are multiplied as they are unpacked.
 MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const struct pack_format f,
                                         const struct word_layout layout, unpack_fn unpack) {
     const int64_t blocks = job->k / f.block;
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
-        const char * halves = job->rows + (size_t) row * job->row_stride;
-        const char * words  = halves + (has_half(layout) ? (size_t) blocks * 2 * PACK_ROWS : 0);
+        const char * loose = job->rows + (size_t) row * job->row_stride;
+        const char * words = loose + (size_t) blocks * loose_bytes(layout);
         struct column_view c = view_column(job, 0, 0, f.groups * f.group, f.group);
         const size_t bytes = words_of(layout) * 4 * PACK_ROWS;
         const int groups = f.block / f.group;
@@ -195,7 +209,7 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
             struct target t = target_of(f, layout, (struct coming) { words + INTERLEAVED_AHEAD, NULL }, &w);
             t.dots   = dots;
             t.column = c.codes;
-            unpack((struct source) { true, layout, NULL, halves, words }, f.block, t);
+            unpack((struct source) { true, layout, NULL, loose, words }, f.block, t);
             vec part = vec_set(0.0f);
             UNROLL for (int g = 0; g < groups; g++) {
                 const vec value = lanes_float(dots[g].all), scale = vec_load(w.scales[g]);
@@ -214,7 +228,7 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
             if (f.groups > 1) {
                 sum = vec_fma(part, vec_set(c.scales[0]), sum);
             }
-            halves   += 2 * PACK_ROWS;
+            loose    += loose_bytes(layout);
             words    += bytes;
             c.codes  += f.block;
             c.scales += f.groups == 1 ? groups : 1;
@@ -230,9 +244,9 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
         unpack_##name((struct source) { false, layout_##name, rows, NULL, NULL }, n,                                  \
                       target_of(format_##name, layout_##name, coming, out));                                          \
     }                                                                                                                 \
-    void pack_interleaved_##name(const char * halves, const char * words, int n, struct coming coming,                \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
                                  struct packed * out) {                                                               \
-        unpack_##name((struct source) { true, layout_##name, NULL, halves, words }, n,                                \
+        unpack_##name((struct source) { true, layout_##name, NULL, loose, words }, n,                                 \
                       target_of(format_##name, layout_##name, coming, out));                                          \
     }                                                                                                                 \
     void multiply_interleaved_##name(const struct matmul_job * job) {                                                 \

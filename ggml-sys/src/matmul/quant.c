@@ -144,7 +144,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
     const int part = part_of(job);
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
         const char * base = job->rows + (size_t) row * job->row_stride;
-        const char * words = base + (has_half(layout) ? (size_t) (job->k / f.block) * 2 * PACK_ROWS : 0);
+        const char * words = base + (size_t) (job->k / f.block) * loose_bytes(layout);
         for (int64_t done = 0; done < job->k; done += part) {
             const int n = job->k - done < part ? (int) (job->k - done) : part;
             const size_t block  = (size_t) (done / f.block);
@@ -152,7 +152,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
             const char * next = base + PACK_ROWS * (job->row_stride + offset);
             const struct coming coming = { next, next + job->ahead };
             if (job->is_interleaved) {
-                pack_interleaved(base + block * 2 * PACK_ROWS, words + block * words_of(layout) * 4 * PACK_ROWS, n, coming, &w);
+                pack_interleaved(base + block * loose_bytes(layout), words + block * words_of(layout) * 4 * PACK_ROWS, n, coming, &w);
             } else {
                 const char * rows[PACK_ROWS];
                 for (int r = 0; r < PACK_ROWS; r++) {
@@ -173,7 +173,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
 #endif
 
 // A type of weights: its format, its columns, its functions.
-#define KERNEL_Q8_0(name)                                               \
+#define KERNEL_Q8_0(name, alone)                                               \
     static size_t size_##name(int64_t k) { return column_size(k, QK8_0, 32); }                       \
     static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
         from_q8_0(x, first, last, k, y, format_##name.zero);                                                  \
@@ -182,7 +182,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name, multiply_interleaved_##name \
+        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, alone, &layout_##name, multiply_interleaved_##name \
     };
 
 #define KERNEL_Q8_1(name)                                                          \
@@ -209,10 +209,11 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name, multiply_interleaved_##name \
     };
 
-KERNEL_Q8_0(q8_0)
-KERNEL_Q8_0(q4_0)
-KERNEL_Q8_0(q5_0)
-KERNEL_Q8_0(iq4_nl)
+KERNEL_Q8_0(q8_0, LANES_ALONE(q8_0))
+KERNEL_Q8_0(q4_0, LANES_ALONE(q4_0))
+KERNEL_Q8_0(q5_0, LANES_ALONE(q5_0))
+KERNEL_Q8_0(iq4_nl, LANES_ALONE(iq4_nl))
+KERNEL_Q8_0(mxfp4, NULL)
 KERNEL_Q8_1(q4_1)
 KERNEL_Q8_1(q5_1)
 KERNEL_Q8_K(iq4_xs)
@@ -228,6 +229,7 @@ const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
         case GGML_TYPE_Q5_0: return &kernel_q5_0;
         case GGML_TYPE_Q5_1: return &kernel_q5_1;
         case GGML_TYPE_IQ4_NL: return &kernel_iq4_nl;
+        case GGML_TYPE_MXFP4: return &kernel_mxfp4;
         case GGML_TYPE_IQ4_XS: return &kernel_iq4_xs;
         case GGML_TYPE_Q4_K: return &kernel_q4_K;
         case GGML_TYPE_Q5_K: return &kernel_q5_K;

@@ -120,9 +120,12 @@ impl RetokenisedText {
         }
         let mut n = self.own.len();
         let is_new = self.own_ends.last().copied().unwrap_or(0) < self.bytes.len();
-        for _ in 0..if is_new { N_AGAIN } else { 0 } {
-            let is_mark = n > 0 && self.mark_before(self.own_ends[n - 1]).is_some();
-            if n == 0 || self.own_ends[n - 1] == 0 || is_mark {
+        let least = if is_new { n.saturating_sub(N_AGAIN) } else { n };
+        while n > 0 {
+            let end = self.own_ends[n - 1];
+            let is_within = self.bytes.get(end).is_some_and(|byte| byte & 0xc0 == 0x80);
+            // Nothing begins within a character.
+            if n <= least && !is_within || end == 0 || self.mark_before(end).is_some() {
                 break;
             }
             n -= 1;

@@ -6,7 +6,7 @@ use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, *};
 
 const TYPES: &[TensorType] = &[
-    Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS,
+    Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
 ];
 
 fn values(n: usize, mut seed: u32) -> Vec<f32> {
