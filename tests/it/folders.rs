@@ -62,7 +62,7 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     // 8-bit floats become bf16 unless another type is requested.
     let opened = match folder.has(&["F8_E4M3"]) {
         true => opened
-            .quantised(TensorType::F32)
+            .quantised(&TensorType::F32.into())
             .map_err(|error| error.to_string())?,
         false => opened,
     };

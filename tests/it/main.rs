@@ -70,6 +70,7 @@ mod media_goldens;
 mod media_lab;
 mod media_requests;
 mod metadata;
+mod mixes;
 mod model_routes;
 mod models_page;
 mod mutated_folders;

@@ -122,7 +122,7 @@ fn quantised_folders_equal_their_formulas() {
             faults.push(format!("{name}: NMSE {error:.1e} in its own types"));
         }
         let plain = model
-            .quantised(TensorType::F32)
+            .quantised(&TensorType::F32.into())
             .expect("any folder becomes f32");
         let exact = error_of(&plain, name);
         if exact > EXACT {
@@ -202,7 +202,7 @@ fn codes_that_change_places_within_rows_become_numbers() {
         assert!(rounding(&model, tensor, &values) <= 4e-5, "{}", tensor.name);
     }
     assert!(error_of(&model, "awq") <= Q8);
-    let plain = model.quantised(TensorType::F32).expect("f32");
+    let plain = model.quantised(&TensorType::F32.into()).expect("f32");
     assert!(error_of(&plain, "awq") <= EXACT);
 }
 

@@ -24,8 +24,8 @@ pub(crate) mod table;
 
 pub use contract::{
     ActRef, CacheRef, Contract, ContractRule, NormRef, OptionKind, OptionSpec, OptionValue,
-    Presence, QuantClass, Registry, ResolvedOption, Resource, RopeRef, RowWidth, SelectionRef,
-    SideInput, WeightRole, WeightSpec,
+    Presence, Registry, ResolvedOption, Resource, RopeRef, RowWidth, SelectionRef, SideInput,
+    WeightRole, WeightSpec,
 };
 pub use definition::{
     ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText, Head,

@@ -13,6 +13,7 @@ use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights};
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
 use super::model_files::{read, tokenizer_of};
+use super::quantise::Mix;
 use super::source::ModelSource;
 
 /// The key of the number of a drafter's head, of several with weights of their own.
@@ -119,11 +120,12 @@ impl OpenedDrafter {
         }
     }
 
-    /// The same drafter with its matrices quantised to another type.
-    pub(super) fn quantised(self, ty: TensorType) -> Result<Self, Error> {
+    /// The same drafter with its matrices in the types of a mix, without the importance of columns, which is the model's.
+    pub(super) fn quantised(self, mix: &Mix) -> Result<Self, Error> {
+        let mix = mix.clone().with_importance(None);
         let mut weights = self.weights.clone();
         for plan in self.plans() {
-            weights = super::quantise::quantise(&weights, plan, ty)?;
+            weights = super::quantise::quantise(&weights, plan, &mix)?;
         }
         let (plan, further) = plans(&self.def, &weights)?;
         Ok(Self {
