@@ -99,7 +99,7 @@ pub fn types<'w>(
     plan: &Plan,
     mix: &Mix,
 ) -> Result<BTreeMap<&'w str, TensorType>, Error> {
-    let choices = mix.choices(weights, &matrices(plan));
+    let choices = mix.choices(weights, matrices(plan));
     let choices = choices.map_err(|message| Error::NotComputed {
         tensor: "all".into(),
         message: format!("the mix {mix}: {message}"),
