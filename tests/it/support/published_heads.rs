@@ -444,7 +444,7 @@ pub(crate) fn published() -> Vec<Published> {
                 "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "rms_norm_eps": 0.001, "rope_theta": 10000.0,
                 "router_scaling_factor": 1.7, "vocab_size": 96, "max_position_embeddings": 256,
             }),
-            set: &[],
+            set: &[("n_ff_shexp", "32")],
             layers: "model.layers.",
             heads: "model.layers.{il}",
             names: &[
