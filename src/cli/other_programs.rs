@@ -78,9 +78,11 @@ history log logs: the chat page of `bench serve` lists its conversations; `/save
 run-batch batches: `bench batch IN.jsonl OUT.jsonl` answers the requests of a file
 agent code: `bench launch claude` starts a coding agent with a running server
 cli generate complete completion prompt: `bench run PROMPT` completes a prompt, `bench chat` is a conversation
-quantize quantise: `bench convert SRC DST.gguf --type q4_k` quantises
+quantize: `bench convert SRC DST.gguf --type q4_k_m` quantises, and `bench quantise` searches for the types
+imatrix: `bench convert --calibrate TEXT --save-imatrix FILE.gguf` measures and keeps the importance of columns
 bench benchmark speed: `bench perf` measures the speed
-perplexity embedding embed: `bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`
+perplexity: `bench eval MODEL --text FILE` measures it
+embedding embed: `bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`
 version: `bench --version`";
 
 /// The command line in the options of this program.
