@@ -49,25 +49,52 @@ pub fn cheapest(tensors: &[Vec<Candidate>], budget: u64) -> Option<Vec<usize>> {
             false => is_full[tensor] = true,
         }
     }
-    // What no step of a hull fits into may fit a candidate off the hull.
-    loop {
-        let mut best: Option<(f64, usize, usize)> = None;
-        for (tensor, all) in tensors.iter().enumerate() {
-            let now = all[chosen[tensor]];
-            for (at, candidate) in all.iter().enumerate() {
-                let saved = now.cost - candidate.cost;
-                let fits = bytes - now.bytes + candidate.bytes <= budget;
-                if fits && saved > 0.0 && best.is_none_or(|(most, ..)| saved > most) {
-                    best = Some((saved, tensor, at));
-                }
+    // What no step of a hull fits into may fit a candidate off the hull, or one tensor's place with less of another one's.
+    while let Some(changes) = improvement(tensors, &chosen, budget - bytes) {
+        for (tensor, at) in changes {
+            bytes = bytes - tensors[tensor][chosen[tensor]].bytes + tensors[tensor][at].bytes;
+            chosen[tensor] = at;
+        }
+    }
+    Some(chosen)
+}
+
+/// The change of one tensor, or else of two, that saves most and takes at most `left` bytes more: tensors with their new candidates.
+fn improvement(
+    tensors: &[Vec<Candidate>],
+    chosen: &[usize],
+    left: u64,
+) -> Option<Vec<(usize, usize)>> {
+    /// Savings that are no roundings of sums.
+    const LEAST: f64 = 1e-12;
+    // Of each change what it saves and how many bytes more it takes.
+    let all = tensors.iter().zip(chosen).enumerate();
+    let changes: Vec<(f64, i128, usize, usize)> = all
+        .flat_map(|(tensor, (all, now))| {
+            let now = all[*now];
+            let of = move |(at, to): (usize, &Candidate)| {
+                let more = i128::from(to.bytes) - i128::from(now.bytes);
+                (now.cost - to.cost, more, tensor, at)
+            };
+            all.iter().enumerate().map(of)
+        })
+        .collect();
+    let left = i128::from(left);
+    let alone = changes
+        .iter()
+        .filter(|(saved, more, ..)| *saved > LEAST && *more <= left);
+    if let Some((.., tensor, at)) = alone.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        return Some(vec![(*tensor, *at)]);
+    }
+    let mut best = (LEAST, None);
+    for (saved, more, tensor, at) in changes.iter().filter(|(saved, ..)| *saved > LEAST) {
+        for (lost, less, other, to) in &changes {
+            if other != tensor && more + less <= left && saved + lost > best.0 {
+                best = (saved + lost, Some(vec![(*tensor, *at), (*other, *to)]));
             }
         }
-        let Some((_, tensor, at)) = best else {
-            return Some(chosen);
-        };
-        bytes = bytes - tensors[tensor][chosen[tensor]].bytes + tensors[tensor][at].bytes;
-        chosen[tensor] = at;
     }
+    best.1
 }
 
 /// The candidates on the lower convex hull of cost over bytes, from the smallest on.
