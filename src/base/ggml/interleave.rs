@@ -1,4 +1,4 @@
-//! Rows of weights that are interleaved for products on the processor: a copy that is read at the speed of memory.
+//! SharedRows of weights that are interleaved for products on the processor: a copy that is read at the speed of memory.
 //!
 //! Kernels multiply sixteen rows side by side. Where the rows lie one after another, their words have to be gathered, which
 //! takes longer than memory does. Results have the same bits with and without a copy.
@@ -54,28 +54,28 @@ impl RowsInFile {
 
 /// Interleaved rows. A clone shares the memory.
 #[derive(Clone)]
-pub struct InterleavedRows(Arc<Rows>);
+pub struct InterleavedRows(Arc<SharedRows>);
 
-struct Rows {
+struct SharedRows {
     memory: MmapMut,
     /// What they were made of. It stays mapped, so that no other file gets its address.
     of: FileBytes,
 }
 
 /// The rows that models in this process have, by the address of what they were made of.
-static SHARED: Mutex<Option<HashMap<usize, Weak<Rows>>>> = Mutex::new(None);
+static SHARED: Mutex<Option<HashMap<usize, Weak<SharedRows>>>> = Mutex::new(None);
 
-fn shared<T>(f: impl FnOnce(&mut HashMap<usize, Weak<Rows>>) -> T) -> T {
+fn shared<T>(f: impl FnOnce(&mut HashMap<usize, Weak<SharedRows>>) -> T) -> T {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     f(shared.get_or_insert_default())
 }
 
 impl InterleavedRows {
-    /// Interleaves rows on all cores. Rows that another model in this process has are shared with it. `done` gets the number of
+    /// Interleaves rows on all cores. SharedRows that another model in this process has are shared with it. `done` gets the number of
     /// bytes of each piece that is made.
     ///
     /// # Errors
-    /// Rows are not in their file, or of a type or shape that is not interleaved. There is no memory.
+    /// SharedRows are not in their file, or of a type or shape that is not interleaved. There is no memory.
     pub fn of(all: &[RowsInFile], mut done: impl FnMut(u64)) -> Result<Vec<Self>, Error> {
         let refuse = |message: String| Error::Arguments {
             op: "interleave",
@@ -139,7 +139,7 @@ impl InterleavedRows {
         for (at, memory) in made {
             let of = all[at].file.clone();
             let address = all[at].file.as_ptr().wrapping_add(all[at].offset) as usize;
-            let rows = Arc::new(Rows { memory, of });
+            let rows = Arc::new(SharedRows { memory, of });
             shared(|shared| {
                 shared.retain(|_, rows| rows.strong_count() > 0);
                 shared.insert(address, Arc::downgrade(&rows));

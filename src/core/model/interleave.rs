@@ -77,15 +77,15 @@ pub(super) fn bytes(plan: &Plan, tensors: &[Tensor]) -> u64 {
 /// # Errors
 /// There is no memory.
 pub(super) fn interleave(plan: &Plan, weights: &Weights, tensors: &[Tensor]) -> Result<u64> {
-    let all: Vec<_> = interleaved(plan, tensors).collect();
     let bytes = bytes(plan, tensors);
     if bytes == 0 {
         return Ok(0);
     }
     memory::check(MemoryPurpose::Weights, bytes)?;
-    let mut places = Vec::with_capacity(all.len());
-    for (planned, tensor) in &all {
+    let (mut in_file, mut places) = (Vec::new(), Vec::new());
+    for (planned, tensor) in interleaved(plan, tensors) {
         if let Some((file, offset)) = weights.place(find(weights, planned)?) {
+            in_file.push(tensor);
             places.push(RowsInFile {
                 file: file.clone(),
                 offset,
@@ -103,7 +103,7 @@ pub(super) fn interleave(plan: &Plan, weights: &Weights, tensors: &[Tensor]) -> 
         }
     })?;
     weights.release();
-    for ((_, tensor), rows) in all.iter().zip(&rows) {
+    for (tensor, rows) in in_file.into_iter().zip(&rows) {
         tensor.use_interleaved(rows)?;
     }
     Ok(bytes)

@@ -1,24 +1,14 @@
 //! Products with interleaved rows: the bits of those with the rows as they are in the file.
 
 use super::super::*;
-use super::result;
+use super::matmul::values;
+use super::{BEFORE, in_file, result};
 use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, *};
 
 const TYPES: &[TensorType] = &[
     Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
 ];
-
-fn values(n: usize, mut seed: u32) -> Vec<f32> {
-    let mut next = || {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
-
-/// Bytes of a file before its matrix.
-const BEFORE: usize = 64;
 
 /// A matrix in a file.
 struct Matrix {
@@ -29,14 +19,8 @@ struct Matrix {
 fn matrix(arena: &Arena, ty: TensorType, shape: [u64; 4], seed: u32) -> Matrix {
     let n = shape.iter().product::<u64>() as usize;
     let bytes = quantize(&values(n, seed), shape[0] as usize, ty).expect("a type with a maker");
-    // So many bytes before it that the device's alignment begins among them.
     let file = FileBytes::Static([&[0; BEFORE], &bytes[..]].concat().leak());
-    let tensor = arena.tensor("w", ty, &shape).expect("a sound shape");
-    let cpu = Device::cpu().expect("the processor");
-    let copied = cpu
-        .adopt(arena, &file, &[(&tensor, BEFORE)])
-        .expect("it fits");
-    assert!(copied.is_empty());
+    let tensor = in_file(arena, "w", (ty, &shape), &file);
     let rows = RowsInFile {
         file,
         offset: BEFORE,
