@@ -12,8 +12,8 @@ use lab_core::models::convert::to_gguf;
 use lab_core::models::quantise::{Importance, Mix};
 use lab_core::models::{ModelSource, OpenedModel};
 use lab_inspect::calibrate::calibrate;
-use lab_inspect::evaluate::{Evaluation, Rows, evaluate};
-use lab_inspect::mix_search::{Found, MixSearch, bits_per_weight};
+use lab_inspect::evaluate::{Evaluation, ScoredLogits, evaluate};
+use lab_inspect::mix_search::{MixSearch, SearchedMix, bits_per_weight};
 
 use super::convert::with_vocabulary;
 use super::evaluate::measured;
@@ -91,7 +91,7 @@ impl Source<'_> {
         &self,
         mix: &Mix,
         windows: &[Vec<u32>],
-        against: &Rows,
+        against: &ScoredLogits,
     ) -> Result<Evaluation, Failure> {
         let opened = self.open()?.quantised(mix)?;
         let mut model = text_windows::load(self.load, opened, self.size)?;
@@ -102,7 +102,7 @@ impl Source<'_> {
 /// The windows whose logits are kept.
 fn kept(mut windows: Vec<Vec<u32>>, n_vocab: u64) -> Vec<Vec<u32>> {
     let n_all = windows.len();
-    while windows.len() > 1 && Rows::bytes_for(&windows, n_vocab) > MAX_LOGITS {
+    while windows.len() > 1 && ScoredLogits::bytes_for(&windows, n_vocab) > MAX_LOGITS {
         windows.pop();
     }
     if windows.len() < n_all {
@@ -149,8 +149,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut windows = all;
     windows.truncate(args.windows);
     let windows = kept(windows, n_vocab);
-    let rows = Rows::of(&mut model, &windows)?;
-    let rows_held_out = Rows::of(&mut model, &held_out)?;
+    let rows = ScoredLogits::of(&mut model, &windows)?;
+    let rows_held_out = ScoredLogits::of(&mut model, &held_out)?;
     drop(model);
 
     let opened = source.open()?;
@@ -197,7 +197,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn write(args: &Args, opened: &OpenedModel, found: &Found) -> Result<(), Failure> {
+fn write(args: &Args, opened: &OpenedModel, found: &SearchedMix) -> Result<(), Failure> {
     let target: &Path = &args.target;
     if target
         .extension()
@@ -218,7 +218,7 @@ fn write(args: &Args, opened: &OpenedModel, found: &Found) -> Result<(), Failure
 
 type Named<'a> = [(&'a str, f64, Evaluation)];
 
-fn to_json(found: &Found, evaluated: Option<&Evaluation>, named: &Named<'_>) -> Value {
+fn to_json(found: &SearchedMix, evaluated: Option<&Evaluation>, named: &Named<'_>) -> Value {
     let layers = found.layers.iter().map(|layer| {
         json!({ "layer": layer.name, "bits_per_weight": layer.bits, "cost": layer.cost, "types": layer.types })
     });
@@ -240,7 +240,7 @@ fn to_json(found: &Found, evaluated: Option<&Evaluation>, named: &Named<'_>) -> 
     })
 }
 
-fn to_text(found: &Found, evaluated: Option<&Evaluation>, named: &Named<'_>) -> String {
+fn to_text(found: &SearchedMix, evaluated: Option<&Evaluation>, named: &Named<'_>) -> String {
     let mut text = format!("{:12} {:>6} {:>10}  types\n", "layer", "bits", "KL");
     for layer in &found.layers {
         let types: Vec<String> = layer

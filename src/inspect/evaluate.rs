@@ -81,12 +81,12 @@ pub fn windows(tokens: &[u32], size: usize, bos: Option<u32>) -> Vec<Vec<u32>> {
 
 /// The logits of the scored positions of windows, row by row.
 #[derive(Clone, Debug, Default)]
-pub struct Rows {
+pub struct ScoredLogits {
     logits: Vec<f32>,
     width: usize,
 }
 
-impl Rows {
+impl ScoredLogits {
     pub fn bytes_for(windows: &[Vec<u32>], n_vocab: u64) -> u64 {
         let scored: usize = windows
             .iter()
@@ -155,7 +155,7 @@ fn read(
 pub fn evaluate(
     model: &mut Model,
     windows: &[Vec<u32>],
-    against: Option<&Rows>,
+    against: Option<&ScoredLogits>,
 ) -> Result<Evaluation, model::Error> {
     let mut scores = Scores::default();
     let mut at = 0;
@@ -178,7 +178,7 @@ pub fn evaluate_beside(
     let mut scores = Scores::default();
     for window in windows {
         let window = std::slice::from_ref(window);
-        let rows = Rows::of(other, window)?;
+        let rows = ScoredLogits::of(other, window)?;
         let mut at = 0;
         read(model, window, &mut |row, next| {
             scores.add(row, next, Some(rows.row(at)));

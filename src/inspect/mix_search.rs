@@ -76,8 +76,8 @@ pub struct MixSearch {
     rest: (u64, u64),
 }
 
-/// What was found.
-pub struct Found {
+/// The mix that was found.
+pub struct SearchedMix {
     pub mix: Mix,
     /// Bits per weight of all tensors together.
     pub bits: f64,
@@ -98,7 +98,7 @@ pub struct LayerReport {
     pub types: BTreeMap<&'static str, usize>,
 }
 
-impl Found {
+impl SearchedMix {
     /// The types as a file for `bench convert --mix`.
     pub fn rules(&self) -> String {
         let mut by_type: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -213,7 +213,7 @@ impl MixSearch {
         rounds: usize,
         progress: &mut dyn FnMut(u64, u64),
         measure: &mut dyn FnMut(&Mix) -> Result<f64, E>,
-    ) -> Result<Found, E> {
+    ) -> Result<SearchedMix, E> {
         let n = self.tensors.len();
         let total = (n * (1 + rounds) + 1 + rounds) as u64;
         let mut done = 0;
@@ -267,7 +267,7 @@ impl MixSearch {
         Ok(self.report(&best, kl))
     }
 
-    fn report(&self, chosen: &[usize], kl: f64) -> Found {
+    fn report(&self, chosen: &[usize], kl: f64) -> SearchedMix {
         let mut layers: Vec<(LayerReport, [u64; 2])> = Vec::new();
         let mut types = BTreeMap::new();
         let [mut bytes, mut elements] = [self.rest.0, self.rest.1];
@@ -302,7 +302,7 @@ impl MixSearch {
                 bits: bytes as f64 * 8.0 / elements as f64,
                 ..layer
             });
-        Found {
+        SearchedMix {
             mix: self.mix(chosen),
             bits: bytes as f64 * 8.0 / elements as f64,
             kl,

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::importance::Importance;
 use crate::arch::expr::{Expr, Scope, Value};
+use crate::arch::fits_pattern;
 use lab_base::ggml::{MADE_TYPES, needs_importance};
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Weights};
 
@@ -32,7 +33,7 @@ pub struct Mix {
 
 /// What a mix does with a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum TypeChoice {
     /// The tensor keeps its type.
     Stored,
     Type(TensorType),
@@ -40,7 +41,7 @@ pub(super) enum Choice {
 
 #[derive(Debug, Default)]
 struct Rules {
-    classes: Vec<(String, Vec<Pattern>)>,
+    classes: Vec<(String, Vec<String>)>,
     names: BTreeMap<String, Expr>,
     rules: Vec<Rule>,
 }
@@ -49,9 +50,9 @@ struct Rules {
 struct Rule {
     mixes: Vec<String>,
     classes: Vec<String>,
-    tensors: Vec<Pattern>,
+    tensors: Vec<String>,
     when: Option<Expr>,
-    choice: Choice,
+    choice: TypeChoice,
 }
 
 #[derive(Deserialize)]
@@ -198,9 +199,9 @@ impl Mix {
             *n_of.entry(ty).or_default() += 1;
             rules
                 .rules
-                .push(rule(vec![Pattern::new(name)], Choice::Type(ty)));
+                .push(rule(vec![name.to_owned()], TypeChoice::Type(ty)));
         }
-        rules.rules.push(rule(Vec::new(), Choice::Stored));
+        rules.rules.push(rule(Vec::new(), TypeChoice::Stored));
         let most = n_of.into_iter().max_by_key(|(_, n)| *n);
         let base = most.map_or(TensorType::Q8_0, |(ty, _)| ty);
         Self {
@@ -245,7 +246,7 @@ impl Mix {
         &self,
         weights: &'w Weights,
         may: impl Fn(&TensorInfo) -> bool,
-    ) -> Result<HashMap<&'w str, Choice>, String> {
+    ) -> Result<HashMap<&'w str, TypeChoice>, String> {
         let model = ModelNumbers::new(self, weights);
         let mut tensors: Vec<_> = weights.tensors().iter().collect();
         tensors.sort_by_key(|tensor| (layer(&tensor.name), &tensor.name));
@@ -272,11 +273,11 @@ impl Mix {
         Ok(found)
     }
 
-    fn choose(&self, scope: &TensorScope<'_>) -> Result<Choice, String> {
+    fn choose(&self, scope: &TensorScope<'_>) -> Result<TypeChoice, String> {
         for (at, rule) in self.rules.rules.iter().enumerate() {
             let has =
                 |list: &[String], item: &str| list.is_empty() || list.iter().any(|l| l == item);
-            let fits = |pattern: &Pattern| pattern.fits(&scope.tensor.name);
+            let fits = |pattern: &String| fits_pattern(pattern, &scope.tensor.name);
             if !has(&rule.mixes, &self.name)
                 || !has(&rule.classes, scope.class)
                 || !(rule.tensors.is_empty() || rule.tensors.iter().any(fits))
@@ -300,7 +301,7 @@ impl Mix {
                 return Ok(rule.choice);
             }
         }
-        Ok(Choice::Type(self.base))
+        Ok(TypeChoice::Type(self.base))
     }
 }
 
@@ -353,7 +354,7 @@ impl Rules {
         };
         let mut all = Self::default();
         for (name, patterns) in &file.class {
-            let patterns = words(patterns).map(Pattern::new).collect();
+            let patterns = words(patterns).map(str::to_owned).collect();
             all.classes.push((name.clone(), patterns));
         }
         for (name, text) in &file.names {
@@ -385,14 +386,14 @@ impl Rules {
                 return Err(format!("{place}: `mixes` is for the program's own file"));
             }
             let choice = match row.ty.as_str() {
-                "stored" => Choice::Stored,
-                ty => Choice::Type(made_type(ty).map_err(|error| format!("{place}: {error}"))?),
+                "stored" => TypeChoice::Stored,
+                ty => TypeChoice::Type(made_type(ty).map_err(|error| format!("{place}: {error}"))?),
             };
             let when = row.when.as_ref().map(|text| parse(text, &place));
             all.rules.push(Rule {
                 mixes: words(&row.mixes).map(str::to_owned).collect(),
                 classes,
-                tensors: words(&row.tensors).map(Pattern::new).collect(),
+                tensors: words(&row.tensors).map(str::to_owned).collect(),
                 when: when.transpose()?,
                 choice,
             });
@@ -410,36 +411,9 @@ impl Rules {
 
     /// The class of a tensor; the empty text if it has none.
     fn class(&self, tensor: &str) -> &str {
-        let fits = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.fits(tensor));
+        let fits = |patterns: &[String]| patterns.iter().any(|of| fits_pattern(of, tensor));
         let found = self.classes.iter().find(|(_, patterns)| fits(patterns));
         found.map_or("", |(name, _)| name)
-    }
-}
-
-/// A name in which `*` stands for any text.
-#[derive(Clone, Debug)]
-struct Pattern(Vec<String>);
-
-impl Pattern {
-    fn new(text: &str) -> Self {
-        Self(text.split('*').map(str::to_owned).collect())
-    }
-
-    fn fits(&self, name: &str) -> bool {
-        let [first, middle @ .., last] = self.0.as_slice() else {
-            return self.0.first().is_some_and(|own| own == name);
-        };
-        let Some(mut rest) = name.strip_prefix(first.as_str()) else {
-            return false;
-        };
-        // The first place of each part leaves the most for those after it.
-        for part in middle {
-            match rest.find(part.as_str()) {
-                Some(at) => rest = &rest[at + part.len()..],
-                None => return false,
-            }
-        }
-        rest.ends_with(last.as_str())
     }
 }
 

@@ -24,7 +24,7 @@ use lab_base::weights::{
     Error, LazyTensor, Metadata, TensorData, TensorEntry, TensorInfo, TensorType, Value, Weights,
     check_rows,
 };
-use mix::Choice;
+use mix::TypeChoice;
 
 /// Value of `general.quantization_version`: the version of the quantised types' formats.
 const QUANTIZATION_VERSION: u32 = 2;
@@ -107,7 +107,7 @@ pub fn types<'w>(
     let mut others: BTreeMap<_, usize> = BTreeMap::new();
     let mut types = BTreeMap::new();
     for (name, choice) in choices {
-        let (Choice::Type(wanted), Some(tensor)) = (choice, weights.tensor(name)) else {
+        let (TypeChoice::Type(wanted), Some(tensor)) = (choice, weights.tensor(name)) else {
             continue;
         };
         let row = tensor.shape[0];

@@ -1,8 +1,8 @@
 //! The types of least cost within a budget of bytes.
 //!
 //! Each tensor has candidates with a size and a cost, and costs add up. The choice is that of a Lagrangian: every tensor takes
-//! the candidate with the least cost for the bytes at one common price of a byte, and what is left of the budget goes to the
-//! upgrades that save most.
+//! the candidate with the least cost for the bytes at one common price of a byte. What is left of the budget goes to the changes
+//! that save most, of one tensor, or of two of which one makes room for the other.
 
 /// A type that a tensor may get.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +69,7 @@ fn improvement(
     const LEAST: f64 = 1e-12;
     // Of each change what it saves and how many bytes more it takes.
     let all = tensors.iter().zip(chosen).enumerate();
-    let changes: Vec<(f64, i128, usize, usize)> = all
+    let mut changes: Vec<(f64, i128, usize, usize)> = all
         .flat_map(|(tensor, (all, now))| {
             let now = all[*now];
             let of = move |(at, to): (usize, &Candidate)| {
@@ -86,12 +86,33 @@ fn improvement(
     if let Some((.., tensor, at)) = alone.max_by(|a, b| a.0.total_cmp(&b.0)) {
         return Some(vec![(*tensor, *at)]);
     }
+    // The partner of a change is the best one that takes few enough bytes, of another tensor.
+    changes.sort_by_key(|(_, more, ..)| *more);
+    let mut partners: Vec<[Option<usize>; 2]> = Vec::with_capacity(changes.len());
+    let mut two: [Option<usize>; 2] = [None; 2];
+    for (at, (saved, _, tensor, _)) in changes.iter().enumerate() {
+        let is_less = |of: Option<usize>| of.is_none_or(|of| changes[of].0 < *saved);
+        two = match two {
+            [Some(first), _] if changes[first].2 == *tensor => match is_less(Some(first)) {
+                true => [Some(at), two[1]],
+                false => two,
+            },
+            [first, _] if is_less(first) => [Some(at), first],
+            [first, second] if is_less(second) => [first, Some(at)],
+            both => both,
+        };
+        partners.push(two);
+    }
     let mut best = (LEAST, None);
     for (saved, more, tensor, at) in changes.iter().filter(|(saved, ..)| *saved > LEAST) {
-        for (lost, less, other, to) in &changes {
-            if other != tensor && more + less <= left && saved + lost > best.0 {
-                best = (saved + lost, Some(vec![(*tensor, *at), (*other, *to)]));
-            }
+        let n = changes.partition_point(|(_, other, ..)| *other <= left - more);
+        let known = n.checked_sub(1).map_or([None; 2], |last| partners[last]);
+        let partner = known.into_iter().flatten().map(|of| changes[of]);
+        let Some((lost, _, other, to)) = partner.into_iter().find(|of| of.2 != *tensor) else {
+            continue;
+        };
+        if saved + lost > best.0 {
+            best = (saved + lost, Some(vec![(*tensor, *at), (other, to)]));
         }
     }
     best.1
