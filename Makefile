@@ -108,6 +108,13 @@ perf-families: ## Measure many kinds of models against llama-bench, on files of 
 	    --llama-quantize "$$(scripts/llama_server.sh llama-quantize)" \
 	    --llama-speed "$$(scripts/llama_server.sh llama-speed)" $(PERF)
 
+perf-vs-peers: ## Measure against llama.cpp and, where IK_LLAMA names the folder of its programs, ik_llama.cpp: docs/performance-peers.md
+	cargo build --release
+	scripts/perf_vs_peers.py --bench target/release/bench --llama-quantize "$$(scripts/llama_server.sh llama-quantize)" \
+	    --peer "llama.cpp=$$(scripts/llama_server.sh llama-batched-bench)" \
+	    $(if $(IK_LLAMA),--peer "ik_llama.cpp=$(IK_LLAMA)/llama-batched-bench" \
+	        --peer "ik_llama.cpp with -rtr=$(IK_LLAMA)/llama-batched-bench -rtr") $(PERF)
+
 hop-cost: ## Measure what the engine process of a model and HTTP cost
 	cargo build --release
 	scripts/hop_cost.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))

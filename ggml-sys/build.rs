@@ -5,7 +5,7 @@
 //! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
 //! - `GGML_MARCH`: the instruction set, as `-march=` names it, on x86-64 also with `+` and the names of further ones (`x86-64-v4+avx512vnni`).
 //!   Several with commas between: the program has the code for each, and takes the last that runs on its machine (`variants.rs`); `all` is
-//!   `variants::ALL`. Default: `native`; for another kind of processor than that of this machine, what `CROSS_MARCH` says.
+//!   `variants::all`. Default: `native`; for another kind of processor than that of this machine, what `CROSS_MARCH` says.
 //! - `GGML_SANITIZE`: sanitizers, as `-fsanitize=` names them (`make sanitize`). Default none.
 //! - `CUDAARCHS`: the GPUs that feature `cuda` builds for, as CMake names them. Default: those of this machine.
 
@@ -161,7 +161,7 @@ fn main() {
     // What runs before an instruction set is chosen, and says that there is none for a processor.
     let lowest = match several.len() {
         1 => march.as_str(),
-        _ => variants::LOWEST,
+        _ => variants::lowest(several[0]),
     };
     let source = ggml.join("src");
     let mut c = compiler(&ggml, &out, lowest);
@@ -349,7 +349,7 @@ fn march() -> String {
         }
     });
     match named.as_str() {
-        "all" => variants::ALL.join(","),
+        "all" => variants::all(&arch("TARGET")).join(","),
         _ => named,
     }
 }

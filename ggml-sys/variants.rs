@@ -1,4 +1,4 @@
-//! A program with the code that computes for several instruction sets, on x86-64 with ELF objects. That of each set becomes one object,
+//! A program with the code that computes for several instruction sets, on x86-64 and 64-bit ARM with ELF objects. That of each set becomes one object,
 //! whose functions have the name of the set in theirs. `src/variants.c` defines each function under its own name, as a jump
 //! into the set that is chosen before `main`.
 //!
@@ -12,17 +12,48 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The instruction sets of `GGML_MARCH=all`, the least first. Kernels use each that is not in the one before.
-pub(crate) const ALL: &[&str] = &[
-    "x86-64-v2",
-    "x86-64-v3",
-    "x86-64-v4",
-    "x86-64-v4+avx512vnni",
-    "x86-64-v4+avx512vnni+avx512bf16",
+/// The instruction sets of `GGML_MARCH=all`, the least first, by kind of processor. Kernels use each that is not in the one before.
+const ALL: &[(&str, &[&str])] = &[
+    (
+        "x86_64",
+        &[
+            "x86-64-v2",
+            "x86-64-v3",
+            "x86-64-v4",
+            "x86-64-v4+avx512vnni",
+            "x86-64-v4+avx512vnni+avx512bf16",
+        ],
+    ),
+    (
+        "aarch64",
+        &[
+            "armv8-a",
+            "armv8.2-a+dotprod+fp16",
+            "armv8.2-a+dotprod+fp16+i8mm+bf16",
+        ],
+    ),
 ];
 
-/// Of everything else in a program with several: what every processor has.
-pub(crate) const LOWEST: &str = "x86-64";
+/// Those of a kind of processor, as the target's first word names it.
+///
+/// # Panics
+/// It has none.
+pub(crate) fn all(arch: &str) -> &'static [&'static str] {
+    let found = ALL.iter().find(|(name, _)| *name == arch);
+    found.map_or_else(
+        || panic!("GGML_MARCH=all is for x86-64 and 64-bit ARM, not for {arch}"),
+        |(_, sets)| *sets,
+    )
+}
+
+/// Of everything else in a program with several of these sets: what every processor of the kind has.
+pub(crate) fn lowest(march: &str) -> &'static str {
+    if march.starts_with("arm") {
+        "armv8-a"
+    } else {
+        "x86-64"
+    }
+}
 
 /// Chooses. Includes `variants.h`, which `link` writes.
 pub(crate) const CHOICE_FILE: &str = "src/variants.c";
@@ -56,9 +87,10 @@ pub(crate) fn link(
     out: &Path,
 ) -> Vec<PathBuf> {
     let target = env::var("TARGET").unwrap_or_default();
+    let arch = target.split('-').next().unwrap_or_default();
     assert!(
-        target.starts_with("x86_64-") && target.contains("-linux-gnu"),
-        "GGML_MARCH: several instruction sets are for x86-64 Linux with glibc, not for {target}"
+        ALL.iter().any(|(name, _)| *name == arch) && target.contains("-linux-gnu"),
+        "GGML_MARCH: several instruction sets are for x86-64 and 64-bit ARM Linux with glibc, not for {target}"
     );
     let tools = Tools { compiler };
     let linked = compiled.iter().map(|(march, objects)| {

@@ -2,15 +2,12 @@
 # Builds the program for packages, and prints where it lies.
 # Usage: packaging/build.sh [TARGET]     default: x86_64-unknown-linux-gnu
 # TARGET aarch64-unknown-linux-gnu needs `rustup target add` and g++-aarch64-linux-gnu.
-# GGML_MARCH: the instruction sets, as ggml-sys/build.rs says; default all of x86-64, or for aarch64 one.
+# GGML_MARCH: the instruction sets, as ggml-sys/build.rs says; default all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${1:-x86_64-unknown-linux-gnu}
 
-case $target in
-    x86_64-*) export GGML_MARCH=${GGML_MARCH:-all} ;;
-    aarch64-*) export GGML_MARCH=${GGML_MARCH:-armv8.2-a+dotprod+fp16} ;;
-esac
+export GGML_MARCH=${GGML_MARCH:-all}
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER:-aarch64-linux-gnu-g++}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/dist-build}
 # The same program wherever the sources and the crates lie.

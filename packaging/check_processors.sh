@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs a program with code for several instruction sets on processors that QEMU emulates, and here with each set that this machine has: all
 # give the same text, and a processor below the first set is refused.
-# Usage: packaging/check_processors.sh [PROGRAM]     default: the one of packaging/build.sh
-# Needs Linux on x86-64 and qemu-user-static (7.2 or newer, for AVX2).
+# Usage: packaging/check_processors.sh [PROGRAM]     default: the one of packaging/build.sh for x86-64; may be for 64-bit ARM
+# Needs Linux on x86-64 and qemu-user-static (7.2 or newer, for AVX2); for ARM libc6-arm64-cross and libstdc++6-arm64-cross.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-target/dist-build/x86_64-unknown-linux-gnu/release/bench}
@@ -26,10 +26,21 @@ check() {
 # On a processor of QEMU: emulated MODEL SET
 emulated() {
     local found
-    found=$(check qemu-x86_64-static -cpu "$1" "$program")
+    found=$(check "${qemu[@]}" -cpu "$1" "$program")
     echo "$1 under QEMU: $found"
     test "${found%%,*}" = "$2" || fail "$1: expected $2"
 }
+
+qemu=(qemu-x86_64-static)
+if readelf -h "$program" | grep -q AArch64; then
+    qemu=(qemu-aarch64-static -L /usr/aarch64-linux-gnu)
+    echo "built for $("${qemu[@]}" "$program" --version | sed -n 's/^built for *//p')"
+    emulated cortex-a53 armv8-a
+    emulated cortex-a76 armv8.2-a+dotprod+fp16
+    emulated max armv8.2-a+dotprod+fp16+i8mm+bf16
+    echo "the same text on all: $(cat "$work/first")"
+    exit
+fi
 
 echo "built for $("$program" --version | sed -n 's/^built for *//p')"
 here=$(check "$program")

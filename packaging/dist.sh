@@ -53,11 +53,12 @@ stage() {
 for target in $TARGETS; do
     arch=${target%%-*}
     case $arch in
-        x86_64) deb_arch=amd64 march=${GGML_MARCH:-all} least=x86-64-v2 ;;
-        aarch64) deb_arch=arm64 march=${GGML_MARCH:-armv8.2-a+dotprod+fp16} ;;
+        x86_64) deb_arch=amd64 least=x86-64-v2 ;;
+        aarch64) deb_arch=arm64 least=armv8-a ;;
         *) echo "error: no packages for $target" >&2; exit 2 ;;
     esac
     # Of several instruction sets the program needs the first.
+    march=${GGML_MARCH:-all}
     if [ "$march" != all ]; then least=${march%%,*}; fi
     built=$(packaging/build.sh "$target")
     program=$work/bench-$arch

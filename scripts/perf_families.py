@@ -119,14 +119,14 @@ def parse():
     return args
 
 
-def made(args, folder, name, ty):
-    """The path of a model of a type."""
+def made(args, folder, name, ty, more=()):
+    """The path of a model of a type. More options of `bench synth` may follow."""
     _, arch, values, optional, *meta = MODELS[name]
     plain = os.path.join(folder, f"{name}.gguf")
     if not os.path.exists(plain):
         values = {key: value for key, value in {**COMMON, **values}.items() if value is not None}
         sets = synth_options(values, {f"{arch}.{key}": value for keys in meta for key, value in keys.items()})
-        run([args.bench, "synth", arch, "--type", "f16", *sets, *(["--with", optional] if optional else []), "-o", plain], timeout=None)
+        run([args.bench, "synth", arch, "--type", "f16", *sets, *(["--with", optional] if optional else []), *more, "-o", plain], timeout=None)
     if ty == "f16":
         return plain
     path = os.path.join(folder, f"{name}-{ty}.gguf")

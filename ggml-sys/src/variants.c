@@ -1,10 +1,14 @@
 // Part of programs with the code that computes for several instruction sets (variants.rs): chooses one of them before main, and
-// defines its functions under their own names. Compiled for what every x86-64 processor has.
+// defines its functions under their own names. Compiled for what every processor of the kind has.
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#endif
 
 // VARIANTS: the name and the suffix of each instruction set, the least first. FUNCTIONS: the number and the name of each function.
 #include "variants.h"
@@ -23,12 +27,24 @@ HIDDEN __attribute__((used)) function chosen_functions[N_FUNCTIONS];
     static const function functions_##suffix[N_FUNCTIONS] = { FUNCTIONS(ADDRESS, suffix) };
 VARIANTS(VARIANT)
 
+#ifdef __aarch64__
+// A landing pad for indirect calls (`bti c`, which older processors take for nothing), then a jump by a register that calls may change.
+#define JUMP_TO(i)                                                 \
+    "    hint #34\n"                                               \
+    "    adrp x16, chosen_functions + 8 * " #i "\n"                \
+    "    ldr x16, [x16, #:lo12:chosen_functions + 8 * " #i "]\n"   \
+    "    br x16\n"
+#else
+#define JUMP_TO(i)                                                 \
+    "    endbr64\n"                                                \
+    "    jmp *chosen_functions + 8 * " #i "(%rip)\n"
+#endif
+
 #define JUMP(i, name, suffix)                                      \
-    __asm__(".pushsection .text." #name ", \"ax\", @progbits\n"    \
+    __asm__(".pushsection .text." #name ", \"ax\", %progbits\n"    \
             ".globl " #name "\n"                                   \
-            ".type " #name ", @function\n" #name ":\n"             \
-            "    endbr64\n"                                        \
-            "    jmp *chosen_functions + 8 * " #i "(%rip)\n"       \
+            ".type " #name ", %function\n" #name ":\n"             \
+            JUMP_TO(i)                                             \
             ".size " #name ", . - " #name "\n"                     \
             ".popsection\n");
 FUNCTIONS(JUMP, )
@@ -47,10 +63,24 @@ static const struct variant variants[] = { VARIANTS(ENTRY) };
 
 // Whether the processor, and the system, have an instruction set with a name of shim_instruction_sets.
 static bool has(const char * name, size_t length) {
+#ifdef __aarch64__
+#define SUPPORTS(bits) (((unsigned long) (bits)) != 0)
+#else
+#define SUPPORTS(theirs) (__builtin_cpu_supports(theirs) != 0)
+#endif
 #define SET(ours, theirs)                                                      \
     if (length == sizeof(ours) - 1 && memcmp(name, ours, length) == 0) {       \
-        return __builtin_cpu_supports(theirs) != 0;                            \
+        return SUPPORTS(theirs);                                               \
     }
+#ifdef __aarch64__
+    const unsigned long basic = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
+    SET("neon", basic & HWCAP_ASIMD)
+    SET("dotprod", basic & HWCAP_ASIMDDP)
+    SET("fp16", basic & HWCAP_ASIMDHP)
+    SET("sve", basic & HWCAP_SVE)
+    SET("i8mm", more & HWCAP2_I8MM)
+    SET("bf16", more & HWCAP2_BF16)
+#else
     SET("sse3", "sse3")
     SET("ssse3", "ssse3")
     SET("sse4.1", "sse4.1")
@@ -72,7 +102,9 @@ static bool has(const char * name, size_t length) {
     SET("avx512vbmi", "avx512vbmi")
     SET("avx512vnni", "avx512vnni")
     SET("avx512bf16", "avx512bf16")
+#endif
 #undef SET
+#undef SUPPORTS
     return false;
 }
 
@@ -91,7 +123,9 @@ static bool runs(const struct variant * variant) {
 
 // The last that runs here, or the one that BENCH_MARCH names if it runs; else the first, which the program then refuses to run.
 __attribute__((constructor(101))) static void choose(void) {
+#ifndef __aarch64__
     __builtin_cpu_init();
+#endif
     const char * named = getenv("BENCH_MARCH");
     size_t best = 0;
     for (size_t i = 0; i < N_VARIANTS; i++) {

@@ -2,12 +2,15 @@
 # Used by train_tiny.py and train_tiny_diffusion.py; float32 throughout, rotary embedding in Hugging Face's half-split order.
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, CONTEXT = 5, 128, 4, 2, 32, 384, 512
+# LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, CONTEXT: of the built-in models, unless the environment says otherwise.
+SIZES = [int(n) for n in os.environ.get("TINY_SIZES", "5,128,4,2,32,384,512").split(",")]
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, CONTEXT = SIZES
 EPS, THETA = 1e-5, 10000.0
 
 MATRICES = {  # Hugging Face's layout: [out, in]

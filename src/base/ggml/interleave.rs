@@ -1,4 +1,4 @@
-//! SharedRows of weights that are interleaved for products on the processor: a copy that is read at the speed of memory.
+//! Rows of weights that are interleaved for products on the processor: a copy that is read at the speed of memory.
 //!
 //! Kernels multiply sixteen rows side by side. Where the rows lie one after another, their words have to be gathered, which
 //! takes longer than memory does. Results have the same bits with and without a copy.
@@ -71,11 +71,11 @@ fn shared<T>(f: impl FnOnce(&mut HashMap<usize, Weak<SharedRows>>) -> T) -> T {
 }
 
 impl InterleavedRows {
-    /// Interleaves rows on all cores. SharedRows that another model in this process has are shared with it. `done` gets the number of
+    /// Interleaves rows on all cores. Rows that another model in this process has are shared with it. `done` gets the number of
     /// bytes of each piece that is made.
     ///
     /// # Errors
-    /// SharedRows are not in their file, or of a type or shape that is not interleaved. There is no memory.
+    /// Rows are not in their file, or of a type or shape that is not interleaved. There is no memory.
     pub fn of(all: &[RowsInFile], mut done: impl FnMut(u64)) -> Result<Vec<Self>, Error> {
         let refuse = |message: String| Error::Arguments {
             op: "interleave",
