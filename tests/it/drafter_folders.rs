@@ -23,6 +23,7 @@ type Stored = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
 const EMBEDDING: (&str, &str) = ("token_embd", "embed_tokens");
 const HEAD: &[(&str, &str)] = &[
     ("fc", "fc"),
+    ("enc.output_norm", "input_norm"),
     EMBEDDING,
     ("output_norm", "norm"),
     ("output", "lm_head"),
@@ -266,25 +267,30 @@ fn pair(arch: &str, set: &[(&str, &str)], folder: &Path) -> [PathBuf; 2] {
 
 #[test]
 fn a_head_in_a_folder_drafts_as_its_file_does() {
-    let scratch = scratch();
-    let set = [("block_count", "1"), ("target_layers", "0,1,2")];
-    let [target, drafter] = pair("eagle3", &set, scratch.path());
-    let tokens: Vec<u32> = (0..120).step_by(2).collect();
-    let copy = scratch.path().join("some.gguf");
-    with_tokens(&drafter, &tokens, &copy);
-    let keys = json!({
-        "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
-    });
-    let folder = folder_of_head(&drafter, &tokens, keys, scratch.path().join("head"));
-    let drafted = |path: &Path| {
-        let mut model = load_with(&target, &Options::plain(256, 64), named(path));
-        read(&mut model, 0, 0, 11);
-        draft(&mut model, 0, 12, 5)
-    };
-    let (expected, found) = (drafted(&copy), drafted(&folder));
-    assert_eq!(found.tokens, expected.tokens);
-    let mut pairs = found.probabilities.iter().zip(&expected.probabilities);
-    assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-5), "{found:?}");
+    let layers = json!({ "eagle_aux_hidden_state_layer_ids": [0, 1, 2] });
+    let plain = json!({ "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": layers });
+    let mut normed = plain.clone();
+    normed["norm_before_fc"] = json!(true);
+    normed["norm_before_residual"] = json!(true);
+    let norms = [("norms_values", "true"), ("norms_hidden", "true")];
+    for (keys, more) in [(plain, &[][..]), (normed, &norms)] {
+        let scratch = scratch();
+        let set = [&[("block_count", "1"), ("target_layers", "0,1,2")], more].concat();
+        let [target, drafter] = pair("eagle3", &set, scratch.path());
+        let tokens: Vec<u32> = (0..120).step_by(2).collect();
+        let copy = scratch.path().join("some.gguf");
+        with_tokens(&drafter, &tokens, &copy);
+        let folder = folder_of_head(&drafter, &tokens, keys, scratch.path().join("head"));
+        let drafted = |path: &Path| {
+            let mut model = load_with(&target, &Options::plain(256, 64), named(path));
+            read(&mut model, 0, 0, 11);
+            draft(&mut model, 0, 12, 5)
+        };
+        let (expected, found) = (drafted(&copy), drafted(&folder));
+        assert_eq!(found.tokens, expected.tokens, "{more:?}");
+        let mut pairs = found.probabilities.iter().zip(&expected.probabilities);
+        assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-5), "{more:?}: {found:?}");
+    }
 }
 
 /// Why a drafter in a folder is refused.
