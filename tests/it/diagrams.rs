@@ -558,11 +558,17 @@ fn a_drafter_is_drawn_with_what_it_reads_of_its_target() {
             let drawing = Drawing::new(&def, &sample);
             assert_eq!(drawing.source_rows, SourceRows::Target, "{name} {tag}");
             assert!(drawing.unplaced.is_empty(), "{name} {tag}");
-            let titles: Vec<&str> = drawing.scenes.iter().map(|scene| scene.title.as_str()).collect();
+            let titles: Vec<&str> = drawing
+                .scenes
+                .iter()
+                .map(|scene| scene.title.as_str())
+                .collect();
             assert_eq!(titles[..2], ["What was read", "Draft"], "{name} {tag}");
             // Rows come from layers of their own, or a slot reads them.
             let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
-            let is_read = slots.clone().any(|slot| slot.from.as_deref() == Some("target"));
+            let is_read = slots
+                .clone()
+                .any(|slot| slot.from.as_deref() == Some("target"));
             n_with_rows += usize::from(!drawing.source.is_empty());
             assert!(!drawing.source.is_empty() || is_read, "{name} {tag}");
         }
@@ -573,6 +579,9 @@ fn a_drafter_is_drawn_with_what_it_reads_of_its_target() {
         printed(&["diagram", name, "-o", text(folder.path())]);
         let picture = folder.path().join(format!("{name}.arch.svg"));
         let picture = std::fs::read_to_string(picture).expect("a picture");
-        assert!(picture.contains("hidden states of the model that is drafted for: T rows"), "{name}");
+        assert!(
+            picture.contains("hidden states of the model that is drafted for: T rows"),
+            "{name}"
+        );
     }
 }

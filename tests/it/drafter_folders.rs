@@ -289,7 +289,10 @@ fn a_head_in_a_folder_drafts_as_its_file_does() {
         let (expected, found) = (drafted(&copy), drafted(&folder));
         assert_eq!(found.tokens, expected.tokens, "{more:?}");
         let mut pairs = found.probabilities.iter().zip(&expected.probabilities);
-        assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-5), "{more:?}: {found:?}");
+        assert!(
+            pairs.all(|(a, b)| (a - b).abs() < 1e-5),
+            "{more:?}: {found:?}"
+        );
     }
 }
 

@@ -105,7 +105,7 @@ fn the_log_says_why_the_heads_of_a_file_are_not_used() {
             set: set.map(|(key, value)| (key.into(), value.into())).into(),
             ..SynthRequest::default()
         };
-        let path = folder.path().join("model.gguf");
+        let path = folder.path().join(format!("{n_heads}.gguf"));
         synth(&def, &request, &path).expect("the model can be made");
         let ran = bench(&["plan", "-m", text(&path), "--log-level", "info"]);
         assert!(ran.is_fine(), "{}", ran.err);

@@ -48,7 +48,6 @@ fn without_golden(arch: &str) -> Value {
                 "n_expert=4",
                 "n_expert_used=2",
                 "n_ff_exp=32",
-                "n_shared=1",
                 "n_ff_shexp=32",
                 "expert_gating=2",
                 "expert_norm=true",
