@@ -557,7 +557,9 @@ fn a_drafter_is_drawn_with_what_it_reads_of_its_target() {
             let sample = TracedPlan::of_definition(name, &def, &request).expect("a graph");
             let drawing = Drawing::new(&def, &sample);
             assert_eq!(drawing.source_rows, SourceRows::Target, "{name} {tag}");
-            assert!(drawing.unplaced.is_empty(), "{name} {tag}");
+            let left = drawing.unplaced.iter();
+            let left: Vec<&str> = left.map(|at| &*sample.steps()[*at].op).collect();
+            assert!(left.is_empty(), "{name} {tag}: {left:?}");
             let titles: Vec<&str> = drawing
                 .scenes
                 .iter()

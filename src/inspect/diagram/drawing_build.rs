@@ -152,7 +152,11 @@ impl<'a> DrawContext<'a> {
             });
         }
         let scale = slot.scale.and_then(|f| Some((f, take("SCALE")?)));
-        let joined = (slot.join == Join::Add).then(|| take("ADD")).flatten();
+        let joined = match slot.join {
+            Join::Add => take("ADD"),
+            Join::Append => take("CONCAT"),
+            Join::Set | Join::Keep => None,
+        };
         // The same operations in the slots of the other layers.
         if left.next().is_none() {
             for slot in slots {
