@@ -75,7 +75,7 @@ fn stored(file: &Path, names: &[(String, String)]) -> Stored {
 }
 
 /// Writes a folder with these keys besides the sizes of the models here.
-fn write(tensors: &Stored, keys: Value, folder: PathBuf) -> PathBuf {
+fn write(tensors: &Stored, keys: &Value, folder: PathBuf) -> PathBuf {
     std::fs::create_dir(&folder).expect("a writable folder");
     let views = tensors.iter().map(|(name, ty, shape, bytes)| {
         let view = TensorView::new(*ty, shape.clone(), bytes).expect("a tensor");
@@ -104,7 +104,7 @@ fn pick(tensor: &mut (String, Dtype, Vec<usize>, Vec<u8>), order: &[usize]) {
 }
 
 /// The folder of a head of EAGLE-3 with logits of these tokens.
-fn folder_of_head(file: &Path, tokens: &[u32], keys: Value, folder: PathBuf) -> PathBuf {
+fn folder_of_head(file: &Path, tokens: &[u32], keys: &Value, folder: PathBuf) -> PathBuf {
     let names: Vec<_> = HEAD
         .iter()
         .map(|(a, b)| ((*a).into(), (*b).into()))
@@ -140,11 +140,11 @@ fn folder_of_head(file: &Path, tokens: &[u32], keys: Value, folder: PathBuf) -> 
     let mut config = json!({ "draft_vocab_size": tokens.len(), "model_type": "llama" });
     let sizes = config.as_object_mut().expect("an object");
     sizes.extend(keys.as_object().expect("an object").clone());
-    write(&all, config, folder)
+    write(&all, &config, folder)
 }
 
 /// The folder of a drafter of blocks with two layers.
-fn folder_of_blocks(file: &Path, keys: Value, folder: PathBuf) -> PathBuf {
+fn folder_of_blocks(file: &Path, keys: &Value, folder: PathBuf) -> PathBuf {
     let outer = BLOCKS.iter().map(|(a, b)| ((*a).into(), (*b).into()));
     let layers = (0..2).flat_map(|il| {
         let names = BLOCK_LAYER.iter();
@@ -158,7 +158,7 @@ fn folder_of_blocks(file: &Path, keys: Value, folder: PathBuf) -> PathBuf {
     });
     let all = config.as_object_mut().expect("an object");
     all.extend(keys.as_object().expect("an object").clone());
-    write(&stored(file, &names), config, folder)
+    write(&stored(file, &names), &config, folder)
 }
 
 /// Keys that configurations of Qwen3 and Hunyuan heads of AngelSlim have besides sizes.
@@ -222,7 +222,7 @@ fn heads_of_published_layouts_equal_the_formula() {
     let tokens: Vec<u32> = (0..128).collect();
     for (layout, keys) in published_heads() {
         let folder = scratch.path().join(layout);
-        let folder = folder_of_head(&golden.drafter, &tokens, keys, folder);
+        let folder = folder_of_head(&golden.drafter, &tokens, &keys, folder);
         let error = golden.error_of(&folder, &exact());
         println!("{layout}: NMSE {error:.1e}");
         assert!(error <= EXACT, "{layout}: NMSE {error:.1e}");
@@ -241,7 +241,7 @@ fn blocks_in_folders_equal_the_formula() {
     });
     for (name, keys) in [("dflash", full), ("dflash-windows", windows)] {
         let golden = FormulaGolden::new(name, scratch.path());
-        let folder = folder_of_blocks(&golden.drafter, keys, scratch.path().join(name));
+        let folder = folder_of_blocks(&golden.drafter, &keys, scratch.path().join(name));
         let error = golden.error_of(&folder, &exact());
         println!("{name}: NMSE {error:.1e}");
         assert!(error <= EXACT, "{name}: NMSE {error:.1e}");
@@ -280,7 +280,7 @@ fn a_head_in_a_folder_drafts_as_its_file_does() {
         let tokens: Vec<u32> = (0..120).step_by(2).collect();
         let copy = scratch.path().join("some.gguf");
         with_tokens(&drafter, &tokens, &copy);
-        let folder = folder_of_head(&drafter, &tokens, keys, scratch.path().join("head"));
+        let folder = folder_of_head(&drafter, &tokens, &keys, scratch.path().join("head"));
         let drafted = |path: &Path| {
             let mut model = load_with(&target, &Options::plain(256, 64), named(path));
             read(&mut model, 0, 0, 11);
@@ -322,7 +322,7 @@ fn a_head_names_layers_by_numbers_or_by_how_many_come_before() {
     let expected: Vec<f64> = drafted(&drafter).into_iter().map(f64::from).collect();
     let of = |name: &str, mut keys: Value| {
         keys["architectures"] = json!(["LlamaForCausalLMEagle3"]);
-        folder_of_head(&drafter, &tokens, keys, scratch.path().join(name))
+        folder_of_head(&drafter, &tokens, &keys, scratch.path().join(name))
     };
     for (name, keys, is_same) in [
         ("numbers", object(&[1, 2, 3]), true),
@@ -356,7 +356,7 @@ fn windows_without_a_size_and_other_kinds_of_blocks_are_refused() {
     let scratch = scratch();
     let golden = FormulaGolden::new("dflash-windows", scratch.path());
     let of = |name: &str, keys: Value| {
-        let folder = folder_of_blocks(&golden.drafter, keys, scratch.path().join(name));
+        let folder = folder_of_blocks(&golden.drafter, &keys, scratch.path().join(name));
         refusal(&golden.target, &folder)
     };
     let layers = json!(["sliding_attention", "full_attention"]);
