@@ -92,6 +92,11 @@ impl Sampler {
         self.chain.iter().all(|stage| stage.decides_by(n))
     }
 
+    /// Whether the next token is that of the highest logit, whatever the logits are.
+    pub fn takes_best(&self) -> bool {
+        self.is_greedy && self.chain.is_empty()
+    }
+
     /// [`Sampler::sample`] with the random numbers of index `draw` instead of those of the next token, for
     /// completions that do not grow token by token.
     pub fn sample_draw(&mut self, draw: u64, logits: &[f32]) -> Result<u32, SampleError> {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lab_base::util::measure::Summary;
-use lab_core::model::{Batch, Model, PassCounts, PassRow, PassSink, SequenceId};
+use lab_core::model::{Batch, Model, NextPass, PassCounts, PassRow, PassSink, SequenceId};
 
 use crate::cli::Failure;
 
@@ -205,8 +205,11 @@ struct Unread {
 }
 
 impl PassSink for Unread {
-    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
-        std::mem::take(&mut self.next)
+    fn launched(&mut self) -> NextPass {
+        NextPass {
+            places: std::mem::take(&mut self.next),
+            are_best: false,
+        }
     }
 
     fn rows(&mut self, _rows: &[(usize, PassRow<'_>)]) -> Vec<usize> {

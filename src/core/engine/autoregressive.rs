@@ -281,6 +281,18 @@ impl Strategy for AutoregressiveStrategy {
         (!is_last).then(|| sequence.n_read() == n_read && self.drafted().is_empty())
     }
 
+    fn takes_best(&self, sequence: &Sequence) -> bool {
+        let n_chosen = sequence.tokens.len() - sequence.n_prompt;
+        let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
+        self.sampler.takes_best()
+            && self.constrained.is_none()
+            // The next step may read what it drafts.
+            && self.drafter.is_none()
+            && forced.is_none()
+            && sequence.answer.held_open(n_chosen).is_empty()
+            && self.tries_top(sequence)
+    }
+
     fn tries_top(&self, sequence: &Sequence) -> bool {
         let answer = &sequence.answer;
         let is_reported = answer.wants_logprobs() || answer.n_drawn().is_some();

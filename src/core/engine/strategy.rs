@@ -83,6 +83,11 @@ pub(super) trait Strategy: Send {
         Some(false)
     }
 
+    /// Whether the token that this step chooses certainly is the one with the highest logit, and the next step reads it.
+    fn takes_best(&self, _sequence: &Sequence) -> bool {
+        false
+    }
+
     /// The logits to choose from, made of a row; none while they need further rows.
     fn logits<'l>(&self, row: &OutputRow<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         Some(row.logits)

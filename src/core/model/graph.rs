@@ -126,7 +126,10 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         lab: inputs.lab(parts, shape),
     };
     let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
-    let wants = ResultRows::of(shape, options);
+    let wants = ResultRows {
+        of_rows: inputs.results.as_ref().map(|results| &results.0),
+        ..ResultRows::of(shape, options)
+    };
     let (mut end, mut n_of_source) = (None, 0);
     if let Some(source) = &inputs.source {
         assembly.read(shape.n_source, source);
@@ -292,6 +295,8 @@ struct ResultRows<'a> {
     is_headless: bool,
     /// Number of highest logits that are needed in addition to the result.
     n_top: u64,
+    /// The result of each row of the pass, if the best token of each is needed.
+    of_rows: Option<&'a Tensor>,
     /// Whether the hidden state after the final norm is needed in addition to the result.
     hidden: bool,
     /// Whether all rows of every value are needed.
@@ -307,6 +312,7 @@ impl<'a> ResultRows<'a> {
             n_outputs: shape.n_outputs as u64,
             is_headless: shape.is_headless || options.embeddings,
             n_top: shape.n_top as u64,
+            of_rows: None,
             hidden: shape.wants_hidden,
             all_values: options.capture || !shape.lab.is_empty() || for_drafter.is_some(),
             for_drafter,
@@ -581,7 +587,7 @@ impl<'a> Assembly<'a> {
                 let logits = blocks::head::build(&at, &normed)?;
                 if wants.n_top > 0 {
                     let _scope = at.g.scope_on("head", &unit.path, unit.device);
-                    top = Some(TopTensors::of(at.g, &logits, wants.n_top)?);
+                    top = Some(TopTensors::of(at.g, &logits, wants.n_top, wants.of_rows)?);
                 }
                 logits
             }

@@ -76,7 +76,7 @@ pub use media_towers::{EncodedMedia, MediaTowers, TowerCapture, tower_cells, tow
 pub use memory_use::{DeviceUse, MemoryUse, TowerUse};
 pub use named_value::NamedValue;
 pub use options::{N_TOP, Options};
-pub use pass::{PassRow, PassSink, RowsCallback};
+pub use pass::{NextPass, PassRow, PassSink, RowsCallback};
 pub use placement::PlacementSearch;
 pub use points::{HeadSum, LOGITS, Point, Points, TowerPoint, UnknownPoint};
 pub use prefix_blocks::{BlockTensor, PrefixBlocks, PrefixLayout};

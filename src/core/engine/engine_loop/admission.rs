@@ -161,7 +161,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// The active completion that gives its place to the first waiting one: the latest of the client with the most of them,
     /// where the client of the waiting one has none. What it has computed stays in the prefix cache until it is evicted.
-    fn in_the_way(&self) -> Option<usize> {
+    pub(super) fn in_the_way(&self) -> Option<usize> {
         // Without a prefix cache, all that it has computed would be lost.
         self.model.n_free_blocks()?;
         let waiting = &self.queue[*self.in_turn().first()?].sequence;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::engine::compute::{BLOCK, Compute, LabCompute, PrefixBytes, SequenceCache};
 use crate::model::{
     self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Draft,
-    DraftRequest, EncodedMedia, Lab, PassRow, PassSink, SequenceId,
+    DraftRequest, EncodedMedia, Lab, NextPass, PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -102,6 +102,9 @@ pub(super) struct Fake {
     pub(super) predicted: Vec<(SequenceId, u32)>,
     /// Whether a sequence began or was cut since then.
     pub(super) is_other: bool,
+    /// Whether the engine expects that pass to read the best tokens, and how often such a pass came.
+    pub(super) are_best: bool,
+    pub(super) n_ahead: usize,
     /// Passes that were predicted, and those that then came, where no sequence began or was cut.
     pub(super) n_predicted: usize,
     pub(super) n_right: usize,
@@ -145,7 +148,15 @@ impl Compute for Fake {
             self.n_predicted += 1;
             self.n_right += usize::from(self.predicted == batch.positions);
         }
-        (self.predicted, self.is_other) = (sink.launched(), false);
+        if self.is_ahead() {
+            self.n_ahead += 1;
+            assert_eq!(self.predicted, batch.positions, "it is of those that began");
+            let of_places = |(id, _): &(SequenceId, u32)| next_token(&self.texts[id]);
+            let best: Vec<u32> = self.predicted.iter().map(of_places).collect();
+            assert_eq!(best, batch.tokens, "it has read the best tokens");
+        }
+        let NextPass { places, are_best } = sink.launched();
+        (self.predicted, self.is_other, self.are_best) = (places, false, are_best);
         self.logits.clear();
         for (id, _) in &batch.positions {
             self.held.remove(id);
@@ -228,6 +239,10 @@ impl Compute for Fake {
         Ok(drafts.collect())
     }
 
+    fn is_ahead(&self) -> bool {
+        self.are_best && !self.is_other && !self.predicted.is_empty()
+    }
+
     fn park_threads(&self) {}
 
     fn n_batch(&self) -> usize {
@@ -290,6 +305,7 @@ impl SequenceCache for Fake {
     }
 
     fn discard(&mut self, id: SequenceId) {
+        self.is_other = true;
         self.texts.remove(&id);
     }
 

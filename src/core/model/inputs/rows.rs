@@ -97,6 +97,30 @@ impl OutputRows {
     }
 }
 
+/// The number of the result of each row, i32 `[n_tokens]`; 0 for rows without one.
+pub(crate) struct RowResults(pub(crate) Tensor);
+
+impl RowResults {
+    pub(super) fn new(g: &Graph, n_outputs: u64, n: u64) -> Result<Self> {
+        g.index_input("results", TensorType::I32, &[n], n_outputs)
+            .map(Self)
+    }
+
+    /// Writes the results of a pass with the row of each result.
+    pub(super) fn write(&self, executor: &mut Executor, rows: &[usize]) -> Result<()> {
+        if !self.0.is_allocated() {
+            return Ok(());
+        }
+        let mut results = vec![0; self.0.elements() as usize];
+        for (result, row) in (0..).zip(rows) {
+            if let Some(own) = results.get_mut(*row) {
+                *own = result;
+            }
+        }
+        executor.write_indices::<i32>(&self.0, &results)
+    }
+}
+
 /// KV slot of each token in one group, i64 `[n_tokens]`.
 pub(super) struct KvSlots(pub(super) Tensor);
 
