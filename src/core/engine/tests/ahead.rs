@@ -118,7 +118,7 @@ fn a_completion_that_may_choose_another_token_keeps_passes_from_beginning() {
             .into_iter()
             .map(|own| (submit(&mut engine, own), Answer::default()))
             .collect();
-        (0..6).for_each(|_| engine.step());
+        (0..8).for_each(|_| engine.step());
         assert!(engine.model().n_predicted > 2, "{i}");
         assert_eq!(engine.model().n_ahead, 0, "{i}");
         finish(&mut engine, &mut all);

@@ -141,6 +141,7 @@ impl Compute for Fake {
     fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
+            self.are_best = false;
             return Err(Self::fault("poison"));
         }
         self.n_read += batch.len();
