@@ -192,10 +192,7 @@ fn nearly_all_steps_of_long_greedy_completions_are_launched_ahead() {
         json!({ "temperature": 0, "repeat_penalty": 1.2 }),
         json!({ "temperature": 0, "min_tokens": 20 }),
     ] {
-        server.chat(with(
-            json!({ "max_tokens": 20, "ignore_eos": true }),
-            &own,
-        ));
+        server.chat(with(json!({ "max_tokens": 20, "ignore_eos": true }), &own));
         let now = count("bench_passes_launched_ahead_total");
         assert_eq!(now, ahead, "{own}");
     }

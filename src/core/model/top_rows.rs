@@ -20,12 +20,7 @@ pub(super) struct TopTensors {
 impl TopTensors {
     /// Selects the `n` highest of logits `[n_vocab, n_outputs]`. `results`: the number of the result of each row of the pass, i32
     /// `[n_tokens]`, if the best token of each is wanted.
-    pub(super) fn of(
-        g: &Graph,
-        logits: &Tensor,
-        n: u64,
-        results: Option<&Tensor>,
-    ) -> Result<Self> {
+    pub(super) fn of(g: &Graph, logits: &Tensor, n: u64, results: Option<&Tensor>) -> Result<Self> {
         let [n_vocab, n_rows, ..] = logits.shape();
         let column = |of: &Tensor| g.reshape(of, [1, n_vocab, n_rows, 1]);
         let ids = g.highest(logits, n)?;
@@ -65,7 +60,11 @@ fn best(
 ) -> Result<Tensor> {
     let n_top = ids.shape()[0];
     // Vulkan's selection counts neither infinity nor what is no number, and its places among these have no meaning.
-    let logits = g.clamp(&g.reshape(logits, [n_top, n_rows, 1, 1])?, f32::MIN, f32::MAX)?;
+    let logits = g.clamp(
+        &g.reshape(logits, [n_top, n_rows, 1, 1])?,
+        f32::MIN,
+        f32::MAX,
+    )?;
     let places = g.highest(&logits, 1)?;
     let best = g.get_rows(&g.reshape(ids, [1, n_top, n_rows, 1])?, &places)?;
     let (best, _) = g.ids_below(&g.reshape(&best, [1, n_rows, 1, 1])?, n_vocab)?;
@@ -119,7 +118,9 @@ impl TopRows {
         let (logits, shares) = (self.part(1), self.part(2));
         let rows = logits.chunks_exact(self.n_top.max(1));
         let rows = rows.zip(shares.chunks_exact(self.n_top.max(1)));
-        self.log_sums = rows.map(|(logits, shares)| log_sum(logits, shares)).collect();
+        self.log_sums = rows
+            .map(|(logits, shares)| log_sum(logits, shares))
+            .collect();
         Ok(())
     }
 

@@ -76,7 +76,11 @@ fn greedy_completions_read_the_best_tokens() {
         let text = prompt(20 + i);
         Request {
             stop: StopConditions {
-                stop_tokens: if i % 3 == 0 { vec![FIRST + 2] } else { Vec::new() },
+                stop_tokens: if i % 3 == 0 {
+                    vec![FIRST + 2]
+                } else {
+                    Vec::new()
+                },
                 ..StopConditions::default()
             },
             ..greedy(&text, 5 + 7 * i as usize % 40)
@@ -129,11 +133,17 @@ fn a_completion_that_may_choose_another_token_keeps_passes_from_beginning() {
 #[test]
 fn a_request_starts_after_the_pass_that_has_begun() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
-    let mut all = vec![(submit(&mut engine, greedy(&prompt(20), 30)), Answer::default())];
+    let mut all = vec![(
+        submit(&mut engine, greedy(&prompt(20), 30)),
+        Answer::default(),
+    )];
     (0..5).for_each(|_| engine.step());
     let n_ahead = engine.model().n_ahead;
     assert!(n_ahead > 2, "{n_ahead}");
-    all.push((submit(&mut engine, greedy(&prompt(21), 30)), Answer::default()));
+    all.push((
+        submit(&mut engine, greedy(&prompt(21), 30)),
+        Answer::default(),
+    ));
     engine.step();
     assert_eq!(engine.model().n_ahead, n_ahead + 1);
     assert_eq!(engine.model().texts.len(), 1);
