@@ -58,6 +58,12 @@ impl Stage for LogitBias {
         }
         Ok(())
     }
+
+    fn only_bans(&self) -> bool {
+        self.biases
+            .iter()
+            .all(|(_, bias)| *bias == f32::NEG_INFINITY)
+    }
 }
 
 #[cfg(test)]

@@ -92,9 +92,9 @@ impl Sampler {
         self.chain.iter().all(|stage| stage.decides_by(n))
     }
 
-    /// Whether the next token is that of the highest logit, whatever the logits are.
+    /// Whether the next token is that of the highest logit, unless that one is banned.
     pub fn takes_best(&self) -> bool {
-        self.is_greedy && self.chain.is_empty()
+        self.is_greedy && self.chain.iter().all(|stage| stage.only_bans())
     }
 
     /// [`Sampler::sample`] with the random numbers of index `draw` instead of those of the next token, for

@@ -48,6 +48,11 @@ pub(super) trait Stage: fmt::Debug + Send {
         true
     }
 
+    /// Whether it removes a few candidates and changes nothing else, so that the best candidate nearly always stays the best.
+    fn only_bans(&self) -> bool {
+        false
+    }
+
     /// Whether the best candidate always stays the best. A greedy pick right after this stage can then skip it.
     fn keeps_best(&self) -> bool {
         false

@@ -282,14 +282,12 @@ impl Strategy for AutoregressiveStrategy {
     }
 
     fn takes_best(&self, sequence: &Sequence) -> bool {
-        let n_chosen = sequence.tokens.len() - sequence.n_prompt;
         let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
         self.sampler.takes_best()
             && self.constrained.is_none()
             // The next step may read what it drafts.
             && self.drafter.is_none()
             && forced.is_none()
-            && sequence.answer.held_open(n_chosen).is_empty()
             && self.tries_top(sequence)
     }
 

@@ -83,7 +83,7 @@ pub(super) trait Strategy: Send {
         Some(false)
     }
 
-    /// Whether the token that this step chooses certainly is the one with the highest logit, and the next step reads it.
+    /// Whether the token that this step chooses nearly always is the one with the highest logit, and the next step reads it.
     fn takes_best(&self, _sequence: &Sequence) -> bool {
         false
     }

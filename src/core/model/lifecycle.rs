@@ -100,8 +100,10 @@ pub struct Model {
     pub(super) n_prepared: u64,
     pub(super) n_undone: u64,
     pub(super) n_launched_ahead: u64,
-    /// How many passes in a row were launched ahead.
+    /// Number of passes that were launched ahead since one was not.
     pub(super) n_in_a_row: u32,
+    /// Number of next passes that are not launched ahead.
+    pub(super) n_resting: u32,
     /// What drafts its next tokens.
     pub(super) drafter: Option<Box<dyn DraftModel>>,
     /// What stands for the values of the target in its next pass, if it is a drafter.
@@ -254,6 +256,7 @@ impl Model {
             n_undone: 0,
             n_launched_ahead: 0,
             n_in_a_row: 0,
+            n_resting: 0,
             drafter: None,
             draft_rows: DraftRows::of_kind(TargetRows::Values),
         };

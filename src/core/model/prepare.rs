@@ -21,6 +21,9 @@ use super::sub_batch::SubBatch;
 /// keep what they have recorded until then.
 const MOST_IN_A_ROW: u32 = 64;
 
+/// Number of passes after one that was launched ahead and not used before another is: where banned tokens are the best, for example.
+const REST: u32 = 16;
+
 impl Model {
     fn versions(&self) -> InputVersions {
         InputVersions {
@@ -108,10 +111,11 @@ impl Model {
         if !self.top.end_alone() || !executor.feeds(best, ids) {
             return Ok(());
         }
-        self.n_in_a_row = (self.n_in_a_row + 1) % (MOST_IN_A_ROW + 1);
-        if self.n_in_a_row == 0 {
+        if self.n_in_a_row == MOST_IN_A_ROW || self.n_resting > 0 {
+            (self.n_in_a_row, self.n_resting) = (0, self.n_resting.saturating_sub(1));
             return Ok(());
         }
+        self.n_in_a_row += 1;
         let _span = tracing::trace_span!(target: "phase", "compute").entered();
         executor.launch_fed(best, ids)?;
         self.n_views += prepared.n_views;
@@ -190,6 +194,9 @@ impl Model {
     pub(super) fn undo_prepared(&mut self) {
         if let Some(prepared) = self.prepared.take() {
             self.n_undone += 1;
+            if prepared.is_launched {
+                self.n_resting = REST;
+            }
             self.block_manager.give_back(&prepared.places);
         }
     }
