@@ -54,7 +54,9 @@ impl<C: Compute> EngineLoop<C> {
                 // What others wrote, and what edits made of it, is no draft of what comes next.
                 drafts.drafters[DrafterKind::Shared as usize] &=
                     request.cache_prompt && lab.is_none();
-                drafts.drafters[DrafterKind::Model as usize] &= self.model.drafter().is_some();
+                if request.drafts.n_max.is_none() {
+                    drafts.drafters[DrafterKind::Model as usize] &= self.model.drafter().is_some();
+                }
                 let drafter = Drafter::new(drafts, request.drafts, self.tokenizer.vocab_len())
                     .filter(|_| rolls_back);
                 let constraint = request.constraint.as_ref();
