@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: dist check-packages check-unit check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens head-goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
+.PHONY: dist check-packages check-processors check-unit check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens head-goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -192,6 +192,9 @@ dist: ## Write archives, Debian packages and wheels into target/dist: docs/insta
 
 check-packages: ## Install the packages of target/dist on fresh Debian 12 roots and ask them (root, debootstrap, iproute2)
 	packaging/check_packages.sh
+
+check-processors: ## Run the program of the packages on processors that QEMU emulates (qemu-user-static)
+	packaging/check_processors.sh
 
 check-unit: ## Boot a Debian 12 with systemd in a container that runs the unit (root, debootstrap, systemd-container)
 	cargo build --release

@@ -3,12 +3,14 @@
 //!
 //! Environment:
 //! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
-//! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default: `native`; for another kind of processor than that of this machine,
-//!   what `CROSS_MARCH` says.
+//! - `GGML_MARCH`: the instruction set, as `-march=` names it, on x86-64 also with `+` and the names of further ones (`x86-64-v4+avx512vnni`).
+//!   Several with commas between: the program has the code for each, and takes the last that runs on its machine (`variants.rs`); `all` is
+//!   `variants::ALL`. Default: `native`; for another kind of processor than that of this machine, what `CROSS_MARCH` says.
 //! - `GGML_SANITIZE`: sanitizers, as `-fsanitize=` names them (`make sanitize`). Default none.
 //! - `CUDAARCHS`: the GPUs that feature `cuda` builds for, as CMake names them. Default: those of this machine.
 
 mod gpu;
+mod variants;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -23,11 +25,20 @@ const CROSS_MARCH: &[(&str, &str)] = &[
 /// The crate whose package carries ggml.
 const SOURCE_CRATE: &str = "llama-cpp-sys-2";
 
-const C_FILES: &[&str] = &[
-    "ggml.c",
-    "ggml-alloc.c",
-    "ggml-quants.c",
-    "ggml-cpu/quants.c",
+/// Of graphs and their memory. Compiled once.
+const C_FILES: &[&str] = &["ggml.c", "ggml-alloc.c"];
+const OWN_C_FILES: &[&str] = &["src/shim.c", "src/devices.c"];
+
+/// What computes, with the files below: compiled for each instruction set.
+const CPU_C_FILES: &[&str] = &["ggml-quants.c", "ggml-cpu/quants.c"];
+const OWN_CPU_C_FILES: &[&str] = &[
+    "src/attention.c",
+    "src/select.c",
+    "src/sort.c",
+    "src/convolve.c",
+    "src/gelu.c",
+    "src/barrier.c",
+    "src/instruction_sets.c",
 ];
 
 /// Compiled separately, with ggml's `ggml-cpu.c` in it: that calls functions of this project in place of ggml's.
@@ -48,7 +59,13 @@ const REPLACED_PRODUCTS: &[(&str, &str)] = &[
 /// The matrix products of this project. Terms are added in the written order, so the compiler must not
 /// fuse multiplications and additions on its own.
 const MATMUL_FILES: &[&str] = &[
-    "matmul.c", "float.c", "pack.c", "pack32.c", "quant.c", "alone.c",
+    "matmul.c",
+    "float.c",
+    "pack.c",
+    "pack32.c",
+    "quant.c",
+    "alone.c",
+    "interleave.c",
 ];
 
 /// Compiled separately.
@@ -60,8 +77,6 @@ const CPP_FILES: &[&str] = &[
 
 /// Compiled as one file: their headers take as long as they do themselves.
 const SMALL_CPP_FILES: &[&str] = &[
-    "ggml.cpp",
-    "ggml-threading.cpp",
     "ggml-cpu/amx/amx.cpp",
     "ggml-cpu/amx/mmq.cpp",
     "ggml-cpu/binary-ops.cpp",
@@ -72,14 +87,16 @@ const SMALL_CPP_FILES: &[&str] = &[
     "ggml-cpu/vec.cpp",
 ];
 
-/// Compiled separately, with ggml's `ggml-backend.cpp` in it.
+/// Compiled separately and once, with ggml's `ggml-backend.cpp` in it.
 const SCHEDULER_FILE: &str = "src/scheduler.cpp";
 
 /// Products of matrices for machines on which `matmul/` has no kernels.
 const SGEMM_FILE: &str = "ggml-cpu/llamafile/sgemm.cpp";
 
-/// Compiled as one file. No numbers are computed in these.
+/// Compiled as one file, once. No numbers are computed in these.
 const UNHURRIED_FILES: &[&str] = &[
+    "ggml.cpp",
+    "ggml-threading.cpp",
     "ggml-backend-dl.cpp",
     "ggml-backend-meta.cpp",
     "ggml-backend-reg.cpp",
@@ -94,25 +111,26 @@ fn main() {
     println!("cargo::rerun-if-changed=gpu.rs");
     println!("cargo::rerun-if-changed=backend");
     println!("cargo::rerun-if-changed=cuda");
-    println!("cargo::rerun-if-changed=src/shim.c");
-    println!("cargo::rerun-if-changed=src/shim.h");
-    println!("cargo::rerun-if-changed=src/attention.c");
-    println!("cargo::rerun-if-changed=src/attention.h");
-    println!("cargo::rerun-if-changed=src/kv.h");
-    println!("cargo::rerun-if-changed=src/convolve.c");
-    println!("cargo::rerun-if-changed=src/convolve.h");
-    println!("cargo::rerun-if-changed=src/gelu.c");
-    println!("cargo::rerun-if-changed=src/gelu.h");
-    println!("cargo::rerun-if-changed=src/select.c");
-    println!("cargo::rerun-if-changed=src/select.h");
-    println!("cargo::rerun-if-changed=src/sort.c");
-    println!("cargo::rerun-if-changed=src/sort.h");
-    println!("cargo::rerun-if-changed=src/devices.c");
-    println!("cargo::rerun-if-changed=src/dispatch.c");
-    println!("cargo::rerun-if-changed=src/scheduler.cpp");
-    println!("cargo::rerun-if-changed=src/barrier.c");
-    println!("cargo::rerun-if-changed=src/barrier.h");
-    println!("cargo::rerun-if-changed=src/vec.h");
+    for file in OWN_C_FILES.iter().chain(OWN_CPU_C_FILES) {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    for header in [
+        "attention",
+        "barrier",
+        "convolve",
+        "gelu",
+        "kv",
+        "select",
+        "shim",
+        "sort",
+        "vec",
+    ] {
+        println!("cargo::rerun-if-changed=src/{header}.h");
+    }
+    println!("cargo::rerun-if-changed={DISPATCH_FILE}");
+    println!("cargo::rerun-if-changed={SCHEDULER_FILE}");
+    println!("cargo::rerun-if-changed={}", variants::CHOICE_FILE);
+    println!("cargo::rerun-if-changed=variants.rs");
     println!("cargo::rerun-if-changed=src/matmul");
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
     println!("cargo::rerun-if-env-changed=GGML_MARCH");
@@ -134,55 +152,107 @@ fn main() {
         "cargo::rustc-env=BENCH_TARGET={}",
         env::var("TARGET").expect("cargo sets TARGET")
     );
-    println!("cargo::rustc-env=GGML_MARCH_USED={}", march());
+    let march = march();
+    println!("cargo::rustc-env=GGML_MARCH_USED={march}");
     let backends = gpu::wanted();
     println!("cargo::metadata=include={}", ggml.join("include").display());
 
-    let source = ggml.join("src");
-    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => Some("x86"),
-        Ok("aarch64") => Some("arm"),
-        _ => None,
+    let several: Vec<&str> = march.split(',').collect();
+    // What runs before an instruction set is chosen, and says that there is none for a processor.
+    let lowest = match several.len() {
+        1 => march.as_str(),
+        _ => variants::LOWEST,
     };
-
-    let mut c = compiler(&ggml, &out);
+    let source = ggml.join("src");
+    let mut c = compiler(&ggml, &out, lowest);
     c.std("c11");
     c.files(C_FILES.iter().map(|file| source.join(file)));
-    c.file("src/shim.c");
-    c.file("src/attention.c");
-    c.file("src/select.c");
-    c.file("src/sort.c");
-    c.file("src/convolve.c");
-    c.file("src/gelu.c");
-    c.file("src/devices.c");
-    c.file("src/barrier.c");
-    let mut cpp = compiler(&ggml, &out);
-    cpp.cpp(true).std("c++17");
-    cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
-    cpp.files(together(&source, SMALL_CPP_FILES, &out, "small.cpp"));
-    cpp.file(SCHEDULER_FILE);
-    if !has_own_products() {
-        cpp.file(source.join(SGEMM_FILE));
-    }
-    let mut unhurried = compiler(&ggml, &out);
+    c.files(OWN_C_FILES);
+    let mut cpp = compiler(&ggml, &out, lowest);
+    cpp.cpp(true).std("c++17").file(SCHEDULER_FILE);
+    let mut unhurried = compiler(&ggml, &out, lowest);
     unhurried.cpp(true).std("c++17").opt_level(1);
     unhurried.files(together(&source, UNHURRIED_FILES, &out, "unhurried.cpp"));
     unhurried.file(source.join(TRANSPORT_FILE));
     for backend in &backends {
         unhurried.define(backend.define, None);
     }
-    if let Some(arch) = arch {
-        let folder = source.join("ggml-cpu/arch").join(arch);
-        c.file(folder.join("quants.c"));
-    } else {
-        c.define("GGML_CPU_GENERIC", None);
-        cpp.define("GGML_CPU_GENERIC", None);
-        unhurried.define("GGML_CPU_GENERIC", None);
+
+    // Before all other libraries, whose memory they watch. rustc has the linker add none of its own.
+    for (sanitizer, library) in [("address", "asan"), ("undefined", "ubsan")] {
+        if sanitizers().is_some_and(|list| list.split(',').any(|one| one == sanitizer)) {
+            println!("cargo::rustc-link-lib={library}");
+        }
     }
 
-    let mut dispatch = compiler(&ggml, &out);
+    // One archive: its parts call each other.
+    match several[..] {
+        [one] => {
+            cpp.objects(compute_objects(&ggml, &out, &out, one));
+        }
+        _ => {
+            let compiled = several.iter().map(|one| {
+                let folder = out.join(variants::suffix(one));
+                std::fs::create_dir_all(&folder).expect("OUT_DIR is writable");
+                (*one, compute_objects(&ggml, &out, &folder, one))
+            });
+            cpp.objects(variants::link(&c.get_compiler(), compiled.collect(), &out));
+            c.file(variants::CHOICE_FILE);
+        }
+    }
+    cpp.objects(c.compile_intermediates());
+    cpp.objects(unhurried.compile_intermediates());
+    // Whole: a backend that is loaded at run time calls functions that the program itself does not.
+    cpp.link_lib_modifier("+whole-archive");
+    cpp.compile("ggml");
+    if several.len() > 1 {
+        // What the compiler asks about the processor.
+        println!("cargo::rustc-link-lib=gcc");
+    }
+    for backend in &backends {
+        backend.build(&ggml, &out);
+    }
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        println!("cargo::rustc-link-lib=pthread");
+        println!("cargo::rustc-link-lib=dl");
+        println!("cargo::rustc-link-lib=m");
+    }
+}
+
+/// Compiles what computes for an instruction set, into `folder`.
+fn compute_objects(ggml: &Path, out: &Path, folder: &Path, march: &str) -> Vec<PathBuf> {
+    let source = ggml.join("src");
+    let compiler = || {
+        let mut build = compiler(ggml, out, march);
+        build.out_dir(folder);
+        build
+    };
+    let mut c = compiler();
+    c.std("c11");
+    c.define("GGML_MARCH_NAME", format!("\"{march}\"").as_str());
+    c.files(CPU_C_FILES.iter().map(|file| source.join(file)));
+    c.files(OWN_CPU_C_FILES);
+    let mut cpp = compiler();
+    // Symbols of that kind cannot be made local (variants.rs).
+    cpp.cpp(true)
+        .std("c++17")
+        .flag_if_supported("-fno-gnu-unique");
+    cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
+    cpp.files(together(&source, SMALL_CPP_FILES, out, "small.cpp"));
+    if !has_own_products(march) {
+        cpp.file(source.join(SGEMM_FILE));
+    }
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => Some("x86"),
+        Ok("aarch64") => Some("arm"),
+        _ => None,
+    };
+    if let Some(arch) = arch {
+        c.file(source.join("ggml-cpu/arch").join(arch).join("quants.c"));
+    }
+    let mut dispatch = compiler();
     dispatch.std("c11").file(DISPATCH_FILE);
-    let mut matmul = compiler(&ggml, &out);
+    let mut matmul = compiler();
     matmul.std("c11").flag_if_supported("-ffp-contract=off");
     matmul.files(
         MATMUL_FILES
@@ -194,34 +264,18 @@ fn main() {
     for (theirs, ours) in REPLACED.iter().chain(products) {
         dispatch.define(theirs, *ours);
     }
-
-    // Before all other libraries, whose memory they watch. rustc has the linker add none of its own.
-    for (sanitizer, library) in [("address", "asan"), ("undefined", "ubsan")] {
-        if sanitizers().is_some_and(|list| list.split(',').any(|one| one == sanitizer)) {
-            println!("cargo::rustc-link-lib={library}");
-        }
+    if arch.is_none() {
+        c.define("GGML_CPU_GENERIC", None);
+        cpp.define("GGML_CPU_GENERIC", None);
     }
-
-    // One archive: the C and the C++ half call each other.
-    cpp.objects(matmul.compile_intermediates());
-    cpp.objects(c.compile_intermediates());
-    cpp.objects(dispatch.compile_intermediates());
-    cpp.objects(unhurried.compile_intermediates());
-    // Whole: a backend that is loaded at run time calls functions that the program itself does not.
-    cpp.link_lib_modifier("+whole-archive");
-    cpp.compile("ggml");
-    for backend in &backends {
-        backend.build(&ggml, &out);
-    }
-    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
-        println!("cargo::rustc-link-lib=pthread");
-        println!("cargo::rustc-link-lib=dl");
-        println!("cargo::rustc-link-lib=m");
-    }
+    [c, cpp, dispatch, matmul]
+        .iter()
+        .flat_map(cc::Build::compile_intermediates)
+        .collect()
 }
 
 /// Flags common to C and C++. Always optimised: a debug build of this program still computes.
-fn compiler(ggml: &Path, out: &Path) -> cc::Build {
+fn compiler(ggml: &Path, out: &Path, march: &str) -> cc::Build {
     let mut build = cc::Build::new();
     build
         .include(ggml.join("include"))
@@ -239,15 +293,21 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         .define("GGML_USE_CPU", None)
         .flag_if_supported("-fno-finite-math-only");
     // Another compiler's `native` may be unknown; a name that was asked for, or is the default of a package, has to be known.
-    match march() {
-        native if native == "native" => build.flag_if_supported("-march=native"),
-        named => build.flag(format!("-march={named}")),
-    };
+    match march {
+        "native" => {
+            build.flag_if_supported("-march=native");
+        }
+        named => {
+            for flag in variants::flags(named) {
+                build.flag(flag);
+            }
+        }
+    }
     // ggml computes with these instructions only where weights are stored in a layout of their own, in which the project stores none.
     for flag in ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"] {
         build.flag_if_supported(flag);
     }
-    if !has_own_products() {
+    if !has_own_products(march) {
         build.define("GGML_USE_LLAMAFILE", None);
     }
     if let Some(list) = sanitizers() {
@@ -274,24 +334,29 @@ fn together(source: &Path, files: &[&str], out: &Path, name: &str) -> Vec<PathBu
     vec![whole]
 }
 
+/// The instruction sets to compile for, with commas between.
 fn march() -> String {
     let arch = |variable| {
         let triple = env::var(variable).unwrap_or_default();
         triple.split('-').next().unwrap_or_default().to_owned()
     };
-    env::var("GGML_MARCH").unwrap_or_else(|_| {
+    let named = env::var("GGML_MARCH").unwrap_or_else(|_| {
         let (target, host) = (arch("TARGET"), arch("HOST"));
         let cross = CROSS_MARCH.iter().find(|(arch, _)| *arch == target);
         match cross.filter(|_| target != host) {
             Some((_, march)) => (*march).to_owned(),
             None => "native".into(),
         }
-    })
+    });
+    match named.as_str() {
+        "all" => variants::ALL.join(","),
+        _ => named,
+    }
 }
 
 /// Whether the instruction set has all that the kernels of `matmul/` need, which are faster than ggml's for the same types.
-fn has_own_products() -> bool {
-    match march().as_str() {
+fn has_own_products(march: &str) -> bool {
+    match march.split('+').next().unwrap_or_default() {
         #[cfg(target_arch = "x86_64")]
         "native" => {
             is_x86_feature_detected!("avx2")

@@ -2,13 +2,13 @@
 # Builds the program for packages, and prints where it lies.
 # Usage: packaging/build.sh [TARGET]     default: x86_64-unknown-linux-gnu
 # TARGET aarch64-unknown-linux-gnu needs `rustup target add` and g++-aarch64-linux-gnu.
-# GGML_MARCH: the instruction set; default x86-64-v3, or for aarch64 what ggml-sys/build.rs says.
+# GGML_MARCH: the instruction sets, as ggml-sys/build.rs says; default all of x86-64, or for aarch64 one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${1:-x86_64-unknown-linux-gnu}
 
 case $target in
-    x86_64-*) export GGML_MARCH=${GGML_MARCH:-x86-64-v3} ;;
+    x86_64-*) export GGML_MARCH=${GGML_MARCH:-all} ;;
     aarch64-*) export GGML_MARCH=${GGML_MARCH:-armv8.2-a+dotprod+fp16} ;;
 esac
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER:-aarch64-linux-gnu-g++}

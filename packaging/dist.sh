@@ -53,10 +53,12 @@ stage() {
 for target in $TARGETS; do
     arch=${target%%-*}
     case $arch in
-        x86_64) deb_arch=amd64 march=${GGML_MARCH:-x86-64-v3} ;;
+        x86_64) deb_arch=amd64 march=${GGML_MARCH:-all} least=x86-64-v2 ;;
         aarch64) deb_arch=arm64 march=${GGML_MARCH:-armv8.2-a+dotprod+fp16} ;;
         *) echo "error: no packages for $target" >&2; exit 2 ;;
     esac
+    # Of several instruction sets the program needs the first.
+    if [ "$march" != all ]; then least=${march%%,*}; fi
     built=$(packaging/build.sh "$target")
     program=$work/bench-$arch
     strip=strip
@@ -99,7 +101,7 @@ for target in $TARGETS; do
         " -- $(sed -n 's/^Maintainer: //p' packaging/debian/control)  $(date -u -R -d "@$SOURCE_DATE_EPOCH")" > "$doc/changelog"
     gzip -9n "$doc/changelog" "$doc/CHANGELOG.md" "$doc/THIRD-PARTY-LICENCES.txt" "$doc/sbom.cdx.json"
     install -m 644 packaging/debian/copyright "$doc/"
-    sed "s/@VERSION@/$version/; s/@ARCH@/$deb_arch/; s/@SIZE@/$(du -sk "$root" | cut -f1)/; s/@GLIBC@/$glibc/; s/@STDCXX@/$stdcxx/; s/@MARCH@/$march/" \
+    sed "s/@VERSION@/$version/; s/@ARCH@/$deb_arch/; s/@SIZE@/$(du -sk "$root" | cut -f1)/; s/@GLIBC@/$glibc/; s/@STDCXX@/$stdcxx/; s/@MARCH@/$least/" \
         packaging/debian/control > "$root/DEBIAN/control"
     install -m 644 packaging/debian/conffiles "$root/DEBIAN/"
     install -m 755 packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm "$root/DEBIAN/"

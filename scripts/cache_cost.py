@@ -90,6 +90,9 @@ PAGE = """# The cost of a quantised KV cache
 Written by `scripts/cache_cost.py`; do not edit. Each cell is the Kullback-Leibler divergence of the distribution of the next token from that with an
 f16 KV cache, in nats: mean / maximum over all positions. The head of a column is the type of keys / the type of values. Flash attention is on.
 
+Before keys and values are quantised, each head is rotated by a Hadamard matrix, as the queries are, and results are rotated back. Scores are the same. Without a
+cache of a quantised type nothing is rotated.
+
 Compare cache types within a row, not rows with each other: golden models have random weights, flat distributions and small heads. Only the built-in
 model is trained. Quantised types need heads of 32 elements or more, so the random models are made with the sizes of the second column. A 0 means that the
 model has no rows of that kind in its KV cache.

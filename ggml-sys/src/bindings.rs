@@ -1132,6 +1132,9 @@ unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;
 }
 unsafe extern "C" {
+    pub fn shim_march() -> *const ::core::ffi::c_char;
+}
+unsafe extern "C" {
     pub fn shim_instruction_sets() -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
@@ -1262,6 +1265,27 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_graph_set_invariant(graph: *mut ggml_cgraph);
+}
+unsafe extern "C" {
+    pub fn shim_interleaved_rows(
+        type_: ::core::ffi::c_int,
+        k: i64,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn shim_interleave(
+        type_: ::core::ffi::c_int,
+        k: i64,
+        rows: *const ::core::ffi::c_void,
+        n_rows: i64,
+        out: *mut ::core::ffi::c_void,
+    );
+}
+unsafe extern "C" {
+    pub fn shim_tensor_set_interleaved(
+        weight: *mut ggml_tensor,
+        rows: *const ::core::ffi::c_void,
+    );
 }
 unsafe extern "C" {
     pub fn shim_product_in_bf16(product: *mut ggml_tensor);

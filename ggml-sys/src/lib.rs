@@ -22,5 +22,6 @@ pub const IDENTITY: &str = env!("GGML_IDENTITY");
 /// The triple that this ggml was compiled for.
 pub const TARGET: &str = env!("BENCH_TARGET");
 
-/// The instruction set that this ggml was compiled for, as the compiler names it; `native` is that of the machine that compiled it.
+/// The instruction sets that this ggml was compiled for, as the compiler names them, with commas between; `native` is that of the machine that
+/// compiled it. Of several, `shim_march` is the one that computes.
 pub const MARCH: &str = env!("GGML_MARCH_USED");

@@ -19,7 +19,10 @@ extern "C" {
 
 struct ggml_context * shim_context_new(size_t mem_size);
 
-// The instruction sets that this code was compiled for, of those that `src/base/ggml/build_info.rs` knows, with spaces between.
+// The instruction set that the code which computes was compiled for, as the compiler names it; of several (variants.c), the chosen one.
+const char * shim_march(void);
+
+// The instruction sets that it was compiled for, of those that `src/base/ggml/build_info.rs` knows, with spaces between.
 const char * shim_instruction_sets(void);
 
 int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
@@ -103,6 +106,17 @@ bool shim_dequantize(int type, const void * from, float * to, int64_t n);
 // The bits of the columns of the graph's matrix products do not depend on how many there are, nor on the number of
 // threads. Costs speed for some types (src/matmul).
 void shim_graph_set_invariant(struct ggml_cgraph * graph);
+
+// The number of rows of `k` elements of a type that are interleaved for products on the processor, so that vectors are
+// loaded in place of gathered: a tile, which takes as many bytes as its rows do. 0: none are.
+int shim_interleaved_rows(int type, int64_t k);
+
+// Interleaves `n_rows` rows of k elements, whole tiles.
+void shim_interleave(int type, int64_t k, const void * rows, int64_t n_rows, void * out);
+
+// Has products on the processor read the rows of a weight, all of them whole tiles, at `rows`, where they are
+// interleaved. Other operations read the tensor's own data.
+void shim_tensor_set_interleaved(struct ggml_tensor * weight, const void * rows);
 
 // Has the product of a matrix in a buffer of a CUDA device computed in bf16 with sums in f32, where ggml would compute in f16 with
 // sums in f16: such sums lose digits, and overflow. Nothing changes where a GPU that the backend was built for has no products in bf16.

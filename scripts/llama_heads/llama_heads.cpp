@@ -1,6 +1,7 @@
-// What llama.cpp computes with the prediction head of a model. The model reads the tokens in one pass. The head reads each token but
-// the first with the model's hidden state at the token before; then it goes on alone, token by token: each is the one with the highest
-// logit, and its hidden state is the head's own.
+// What llama.cpp computes with the prediction heads of a model. The model reads the tokens in one pass. The heads read each token but
+// the first with the model's hidden state at the token before; the first one gives the logits. Then they go on alone, token by token: each
+// is the one with the highest logit, and its hidden state is that of the head that drafted it. The token after k others is drafted by
+// head k, or by the last one.
 // Usage: llama-heads MODEL OUT STEPS TOKEN...
 // Writes OUT: float32 hidden states of the model [n, n_embd], then logits of the head [n - 1 + STEPS - 1, n_vocab]. Prints one JSON object
 // with the sizes and versions. The cache is f32, without flash attention, on one thread.
@@ -93,25 +94,41 @@ int main(int argc, char ** argv) {
 
     llama_context * head = context_of(model, target);
     llama_set_embeddings_nextn(head, true, /*masked*/ true);
-    std::vector<float> logits;
-    std::vector<float> row = hidden;
-    std::vector<llama_token> next(tokens.begin() + 1, tokens.end());
-    llama_pos position = 0;
-    for (int step = 0; step < steps; step++) {
-        pass(head, next, row.data(), n_embd, position);
+    const int n_heads = llama_model_n_layer_nextn(model);
+    // Each head has keys and values of its own, at the same places.
+    const auto select = [&](int at, size_t from) {
+        llama_memory_seq_rm(llama_get_memory(head), 0, (llama_pos) from, -1);
+        llama_set_nextn_layer_offset(head, at);
+    };
+    const std::vector<llama_token> read(tokens.begin() + 1, tokens.end());
+    for (int at = n_heads - 1; at >= 0; at--) {
+        select(at, 0);
+        pass(head, read, hidden.data(), n_embd, 0);
+    }
+    std::vector<float> logits, rows;
+    std::vector<llama_token> drafted;
+    size_t n_new = read.size();  // rows of the last pass whose logits are wanted
+    for (int step = 1;; step++) {
+        const size_t n_rows = drafted.empty() ? read.size() : drafted.size();
         const float * out = llama_get_logits(head);
         require(out, "the head gives no logits");
-        logits.insert(logits.end(), out, out + next.size() * n_vocab);
-        const float * own = llama_get_embeddings_nextn_ith(head, (int32_t) next.size() - 1);
+        logits.insert(logits.end(), out + (n_rows - n_new) * n_vocab, out + n_rows * n_vocab);
+        if (step == steps) {
+            break;
+        }
+        const float * own = llama_get_embeddings_nextn_ith(head, (int32_t) n_rows - 1);
         require(own, "the head gives no hidden state");
-        row.assign(own, own + n_embd);
-        position += (llama_pos) next.size();
+        rows.insert(rows.end(), own, own + n_embd);
         const float * last = logits.data() + logits.size() - n_vocab;
         llama_token best = 0;
         for (size_t token = 1; token < n_vocab; token++) {
             best = last[token] > last[best] ? (llama_token) token : best;
         }
-        next = { best };
+        drafted.push_back(best);
+        n_new = 1;
+        // A head that has not read the tokens of the draft before reads them now.
+        select(step < n_heads ? step : n_heads - 1, read.size());
+        pass(head, drafted, rows.data(), n_embd, (llama_pos) read.size());
     }
 
     FILE * file = fopen(argv[2], "wb");

@@ -5,8 +5,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use lab_base::ggml::build_info;
 
 use super::{
-    arch, batch, chat, compare, convert, devices, diagram, doctor, engine, help, hub, inspect, lab,
-    launch, log, logits, perf, plan, points, serve, synth, template, tokenize, version,
+    arch, batch, chat, compare, convert, devices, diagram, doctor, engine, evaluate, help, hub,
+    inspect, lab, launch, log, logits, perf, plan, points, quantise, serve, synth, template,
+    tokenize, version,
 };
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -54,6 +55,10 @@ pub(super) enum Command {
     Compare(compare::Args),
     /// Convert or quantise a model: to GGUF, or to a folder of safetensors
     Convert(convert::Args),
+    /// Quantise a model to a number of bits per weight, with the types of least divergence for it
+    Quantise(Box<quantise::Args>),
+    /// Measure how well a model predicts a text, and how far it is from another one
+    Eval(Box<evaluate::Args>),
     /// Show a model file: metadata, tensors, architecture, memory
     Inspect(inspect::Args),
     /// Report in ten lines whether a model runs here, for what, and what is missing

@@ -34,9 +34,10 @@ const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
 const PREFIX: &str = "BENCH_";
 /// Variables that are no options of `bench serve`: of other commands, of clients and of the project's tests.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 6] = [
     "BENCH_CONFIG",
     "BENCH_BACKEND_DIR",
+    "BENCH_MARCH",
     "BENCH_SHARED",
     "BENCH_TOKENIZERS",
     "BENCH_URL",

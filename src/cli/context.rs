@@ -3,7 +3,7 @@
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorInfo;
 use lab_core::engine::ends_in_vectors;
-use lab_core::model::{Estimator, Options};
+use lab_core::model::{Estimator, Options, interleaved_bytes};
 use lab_core::models::OpenedModel;
 use lab_core::models::towers::OpenedMedia;
 use lab_core::plan::Plan;
@@ -43,6 +43,21 @@ pub(super) fn cache_budget(opened: &OpenedModel, free: u64, is_shared: bool) -> 
     let taken = weights.saturating_add(SPARE);
     let left = (free - free / 10).saturating_sub(taken);
     if is_shared { left / 2 } else { left }
+}
+
+/// Whether main memory, of which `free` bytes are left, has room for copies of the weights that products read faster, beside the caches.
+pub(super) fn has_room_for_copies(opened: &OpenedModel, options: &Options, free: u64) -> bool {
+    let copies = interleaved_bytes(&opened.plan);
+    let cache = options.check_cache(&opened.plan).unwrap_or(u64::MAX);
+    let needed = copies.saturating_add(cache).saturating_add(SPARE);
+    let has_room = needed <= free - free / 10;
+    if !has_room && copies > 0 {
+        let (name, copies) = (&opened.name, bytes(copies));
+        tracing::info!(
+            "the weights of `{name}` are used as they are in the file: there is no room for {copies} of copies that are faster"
+        );
+    }
+    has_room
 }
 
 /// Shortens the context of a model to what fits into `budget` bytes, and says so. `n_batch` is the number of tokens of a

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, devices, rpc};
+use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, MisplacedOp, build_info, devices, rpc};
 use lab_base::util::granted_memory;
 use lab_base::util::wording::bytes;
 use lab_base::weights::TensorType;
@@ -164,6 +164,9 @@ fn print(
     output::line(format!(
         "{name}: {kind}, {description}, {free} of {total} free"
     ))?;
+    if device.kind() == DeviceKind::Cpu {
+        output::line(format!("  instruction set: {}", build_info().march))?;
+    }
     let types = match types {
         Some([]) => "none".to_owned(),
         Some(types) => types.join(", "),
@@ -199,6 +202,9 @@ fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&MissingOps>) -
         "backend": device.backend_name(), "memory_free": free, "memory_total": total,
         "kv_cache_types": types,
     });
+    if device.kind() == DeviceKind::Cpu {
+        entry["instruction_set"] = json!(build_info().march);
+    }
     if let Some(lacks) = lacks.filter(|_| !device.is_remote()) {
         let lacks = lacks.values().map(|(op, [prefill, decode])| {
             json!({

@@ -7,9 +7,9 @@ use lab_base::util::inputs;
 
 use super::command_line::{Cli, Command, command};
 use super::{
-    Failure, arch, batch, chat, compare, config, convert, devices, diagram, doctor, engine, hub,
-    inspect, lab, launch, log, logits, other_programs, output, perf, plan, points, serve, synth,
-    template, tokenize, version,
+    Failure, arch, batch, chat, compare, config, convert, devices, diagram, doctor, engine,
+    evaluate, hub, inspect, lab, launch, log, logits, other_programs, output, perf, plan, points,
+    quantise, serve, synth, template, tokenize, version,
 };
 
 /// The command line of the process. Options of other programs become those of this one. For `bench serve`, environment
@@ -59,6 +59,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             | Command::Diagram(_)
             | Command::Lab(_)
             | Command::Logits(_)
+            | Command::Quantise(_)
             | Command::Synth(_)
     ) {
         output::remove_on_signals()?;
@@ -79,6 +80,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Logits(args) => logits::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Quantise(args) => quantise::run(&args),
+        Command::Eval(args) => evaluate::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Arch(command) => arch::run(&command),

@@ -12,11 +12,14 @@ const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Look inside a model",
         &[
-            "inspect", "plan", "diagram", "points", "lab", "logits", "compare",
+            "inspect", "plan", "diagram", "points", "lab", "logits", "compare", "eval",
         ],
     ),
     ("Text and tokens", &["tokenize", "detokenize", "template"]),
-    ("Files and definitions", &["convert", "synth", "arch"]),
+    (
+        "Files and definitions",
+        &["convert", "quantise", "synth", "arch"],
+    ),
     (
         "Speed, devices, shell",
         &["perf", "devices", "rpc-worker", "completions", "help"],
@@ -71,6 +74,9 @@ bench compare A.gguf B.gguf --tokens 1,2,3
 bench tokenize -m FILE.gguf "The sea is blue."
 bench convert FOLDER FILE.gguf --type q4_k
 bench convert FILE.gguf DIR
+bench convert FILE.gguf SMALL.gguf --type iq3_xs --calibrate TEXT.txt
+bench quantise FILE.gguf SMALL.gguf --budget 4.2 --calibrate TEXT.txt
+bench eval SMALL.gguf --text TEXT.txt --against FILE.gguf
 bench synth llama -o RANDOM.gguf --set n_embd=64
 bench perf -m FILE.gguf
 bench perf -m FILE.gguf -p 512 -n 128 --profile

@@ -6,6 +6,7 @@ use std::sync::Once;
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use lab_base::util::granted_memory;
 use lab_base::util::limited_read::{self, MAX_DEFINITION};
 use lab_base::weights::{self, FiniteCheck, TensorType, Value};
 use lab_core::arch::Library;
@@ -14,6 +15,7 @@ use lab_core::engine::{DiffusionOptions, DraftOptions, Limits, PrefixStoreOption
 use lab_core::model::{Model, Options};
 use lab_core::models::DrafterChoice;
 use lab_core::models::mmproj::MmprojChoice;
+use lab_core::models::quantise::Mix;
 use lab_core::models::sampling_defaults::SamplingDefaults;
 use lab_core::models::{self, lora};
 use lab_core::models::{Definitions, ModelSource, OpenedModel};
@@ -25,7 +27,7 @@ use super::context::{self, SMALL_CTX, own_context, trained};
 use super::hub::model_source;
 use super::output::at;
 use super::placement::PlacementOptions;
-use super::values::{cache_type, matrix_type, positive, tokens};
+use super::values::{cache_type, mix, positive, tokens};
 
 /// Maximum number of tokens of a prompt that attend to each other in both directions, unless the context is shorter.
 const MEDIA_BATCH: usize = 2048;
@@ -183,10 +185,10 @@ pub(super) struct ModelOptions {
     /// repeated
     #[arg(long, value_name = "FILE[=SCALE]")]
     lora: Vec<lora::AdapterSource>,
-    /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or
-    /// q6_k (q4_k and q5_k are llama.cpp's Q4_K_M and Q5_K_M); default: as stored
-    #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
-    ty: Option<TensorType>,
+    /// Quantise weight matrices at load to a type such as q8_0, or to a mix of types such as q4_k_m (`bench help
+    /// convert` lists them); default: as stored
+    #[arg(long = "type", value_name = "TYPE", value_parser = mix)]
+    ty: Option<Mix>,
     /// Number of compute threads, 1 or more, at most one per core; default: one per core
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     threads: Option<usize>,
@@ -240,6 +242,10 @@ pub(super) struct LoadOptions {
     /// number of threads; prefill is slower for some weight types; default: off
     #[arg(long, hide_short_help = true)]
     deterministic: bool,
+    /// Use quantised weights as they are in the file; default: where memory allows, matrices on the processor are copied
+    /// with their rows interleaved, so that tokens come faster, with the same results
+    #[arg(long, hide_short_help = true)]
+    no_repack: bool,
     /// Name of one of the chat templates in the model; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     chat_template: Option<String>,
@@ -345,21 +351,21 @@ impl SourceTokens {
 impl ModelOptions {
     /// Opens a model, logs its warnings, and checks its weights if the options ask for it.
     pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
-        let opened = self.open_as(source, &self.opening.definitions()?, self.ty)?;
+        let opened = self.open_as(source, &self.opening.definitions()?, self.ty.as_ref())?;
         self.check(&opened)?;
         Ok(opened)
     }
 
-    /// [`Self::open`] with given definitions and type of matrices, and without the check.
+    /// [`Self::open`] with given definitions and mix of types, and without the check.
     fn open_as(
         &self,
         source: &ModelSource,
         definitions: &Definitions,
-        ty: Option<TensorType>,
+        mix: Option<&Mix>,
     ) -> Result<OpenedModel, Failure> {
         let opened = models::open(source, definitions)?;
-        let opened = match ty {
-            Some(ty) => opened.quantised(ty)?,
+        let opened = match mix {
+            Some(mix) => opened.quantised(mix)?,
             None => opened,
         };
         Ok(opened.adapted(&self.lora, source, definitions)?)
@@ -387,6 +393,12 @@ impl ModelOptions {
 }
 
 impl LoadOptions {
+    /// Opens a model with its weights as they are stored, whatever `--type` says.
+    pub(super) fn open_as_stored(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
+        let definitions = self.model.opening.definitions()?;
+        self.model.open_as(source, &definitions, None)
+    }
+
     /// [`ModelOptions::open`], with the chat template of the options.
     pub(super) fn open(&self, source: &ModelSource) -> Result<OpenedModel, Failure> {
         let opened = self.open_with(source, &self.model.opening.definitions()?)?;
@@ -400,11 +412,9 @@ impl LoadOptions {
         source: &ModelSource,
         definitions: &Definitions,
     ) -> Result<OpenedModel, Failure> {
-        let ty = match self.exact {
-            true => Some(TensorType::F32),
-            false => self.model.ty,
-        };
-        let mut opened = self.model.open_as(source, definitions, ty)?;
+        let exact = self.exact.then(|| Mix::from(TensorType::F32));
+        let mix = exact.as_ref().or(self.model.ty.as_ref());
+        let mut opened = self.model.open_as(source, definitions, mix)?;
         opened.template = self.chat_template.clone();
         if let Some(path) = &self.chat_template_file {
             let text = limited_read::text(path, MAX_DEFINITION).map_err(|error| at(path, error))?;
@@ -521,12 +531,16 @@ impl LoadOptions {
             non_causal: false,
             capture: false,
             for_drafter: None,
+            interleave: true,
             plain: self.placement.is_plain(),
         };
         if self.ctx.is_none() && defaults.max_ctx.is_none() {
             let budget = self.cache_budget(opened, defaults)?.unwrap_or(0);
             context::fit_context(opened, &mut options, (budget, n_batch))?;
         }
+        options.interleave = !self.no_repack
+            && granted_memory::available()
+                .is_none_or(|free| context::has_room_for_copies(opened, &options, free));
         Ok(options)
     }
 

@@ -39,7 +39,7 @@ const OPTIONS: &str = "\
 --quantization --load-format: a quantised model opens as it is; `--type q4_k` quantises while loading
 --served-model-name --alias -a: `[aliases]` in a configuration file gives a model further names (docs/serving.md)
 --gpu-memory-utilization --swap-space: `--cache BYTES` of `bench serve` limits the KV cache; `--fit-target MIB` stays free on each device
---trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --metrics --slots --embedding --embeddings --reranking: there is no need for it here; leave it out
+--trust-remote-code --enable-prefix-caching --enable-chunked-prefill --jinja -cb --cont-batching --cache-prompt --mmap --repack --metrics --slots --embedding --embeddings --reranking: there is no need for it here; leave it out
 --enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-format: the formats of calls and of reasoning are found by rendering the chat template; leave it out
 --hf-file -hff: the file follows the name after a colon: `-m OWNER/REPO:FILE.gguf`
 --hf-token --download-dir: `HF_TOKEN` and `HF_HOME` of the environment, as in huggingface_hub
@@ -78,9 +78,11 @@ history log logs: the chat page of `bench serve` lists its conversations; `/save
 run-batch batches: `bench batch IN.jsonl OUT.jsonl` answers the requests of a file
 agent code: `bench launch claude` starts a coding agent with a running server
 cli generate complete completion prompt: `bench run PROMPT` completes a prompt, `bench chat` is a conversation
-quantize quantise: `bench convert SRC DST.gguf --type q4_k` quantises
+quantize: `bench convert SRC DST.gguf --type q4_k_m` quantises, and `bench quantise` searches for the types
+imatrix: `bench convert --calibrate TEXT --save-imatrix FILE.gguf` measures and keeps the importance of columns
 bench benchmark speed: `bench perf` measures the speed
-perplexity embedding embed: `bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`
+perplexity: `bench eval MODEL --text FILE` measures it
+embedding embed: `bench logits` writes logits, with `--embedding` an embedding; `bench serve` has `/v1/embeddings`
 version: `bench --version`";
 
 /// The command line in the options of this program.

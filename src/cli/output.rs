@@ -262,13 +262,13 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    const INPUTS: &str = "a api_key_file archs audio b backend cache_dir chat_template_file config dump file files from grammar image input json_schema kept keys lab_vectors lora_dir \
-        draft_model media_dir media_values messages mmproj model model_path models negative overlay path plan positive prompts reference slot_save_path socket source \
-        template tls_cert tls_key tools vocab";
+    const INPUTS: &str = "a against api_key_file archs audio b backend cache_dir calibrate chat_template_file config dump file files from grammar image imatrix input json_schema kept keys lab_vectors lora_dir \
+        draft_model media_dir media_values messages mix mmproj model model_path models negative overlay path plan positive prompts reference slot_save_path socket source \
+        template text tls_cert tls_key tools vocab";
     /// The outputs: commands with their options and arguments.
     const OUTPUTS: &[&str] = &[
         "arch new: output",
-        "convert: target",
+        "convert: save_imatrix, target",
         "diagram: output",
         "lab attention-map: html, json, png, svg",
         "lab attention: html, json, png, svg",
@@ -281,6 +281,7 @@ mod tests {
         "lab run: output",
         "logits: output",
         "man-pages: folder",
+        "quantise: target",
         "synth: output",
     ];
 

@@ -457,13 +457,15 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         });
         let addresses: Vec<String> = addresses.collect();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        // Before anyone can ask for the state.
+        let loaded = (!is_collection).then(|| pool.load_all());
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
         let serving = tokio::spawn(transport::serve(listeners, tls, app, times, stopped));
         service_manager::watch();
         // Requests wait until the only model is loaded.
         let ready = async {
-            if !is_collection {
-                pool.load_all().await.map_err(Failure::msg)?;
+            if let Some(loaded) = loaded {
+                loaded.await.map_err(Failure::msg)?;
             }
             for address in &addresses {
                 output::line(format!("listening on {address}"))?;

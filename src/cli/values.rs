@@ -5,10 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
 use std::time::Duration;
 
-use lab_base::ggml::CACHE_TYPES;
+use lab_base::ggml::{CACHE_TYPES, MADE_TYPES};
 use lab_base::weights::TensorType;
 use lab_core::arch::nearest;
-use lab_core::models::quantise::TYPES;
+use lab_core::models::quantise::Mix;
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     let found = text.parse().ok().filter(|n| *n > 0);
@@ -87,19 +87,16 @@ fn with_unit(text: &str, units: &[&str]) -> Option<u64> {
 }
 
 /// Names of other programs for types that are the same here.
-const SAME: [(&str, TensorType); 5] = [
+const SAME: [(&str, TensorType); 3] = [
     ("fp32 float32 float", TensorType::F32),
     ("fp16 float16 half", TensorType::F16),
     ("bfloat16", TensorType::BF16),
-    // The k-quants are llama.cpp's middle mixes.
-    ("q4_k_m", TensorType::Q4_K),
-    ("q5_k_m", TensorType::Q5_K),
 ];
 
 /// Names of other programs for types that are not the same here, each with the types that come near, the best first.
 const NEAR: [(&str, &[TensorType]); 7] = [
-    ("q3_k_s q3_k_m q3_k_l q4_k_s q4_k_l", &[TensorType::Q4_K]),
-    ("q5_k_s q5_k_l", &[TensorType::Q5_K]),
+    ("q4_k_l", &[TensorType::Q4_K]),
+    ("q5_k_l", &[TensorType::Q5_K]),
     ("q6_k_l", &[TensorType::Q6_K]),
     ("q4 int4", &[TensorType::Q4_K, TensorType::Q4_0]),
     ("q5", &[TensorType::Q5_K, TensorType::Q5_0]),
@@ -107,13 +104,19 @@ const NEAR: [(&str, &[TensorType]); 7] = [
     ("q8 int8 fp8 fp8_e4m3 fp8_e5m2", &[TensorType::Q8_0]),
 ];
 
-/// Parses an element type that matrices can be converted to.
-pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
-    let mixes = "q4_k and q5_k are the mixes that llama.cpp calls Q4_K_M and Q5_K_M";
-    let found = one_of(text, &TYPES.map(|(ty, _)| ty));
-    found.map_err(|problem| match text.to_ascii_lowercase().contains("_k") {
-        true => format!("{problem} ({mixes})"),
-        false => problem,
+/// Parses an element type for matrices, or the name of one of llama-quantize's mixes of such types.
+pub(super) fn mix(text: &str) -> Result<Mix, String> {
+    if let Some(mix) = Mix::named(text) {
+        return Ok(mix);
+    }
+    let names = Mix::names().into_iter().map(str::to_ascii_lowercase);
+    let names: Vec<String> = names.collect();
+    let plain = [TensorType::F32, TensorType::F16, TensorType::BF16];
+    let known = [&plain[..], &MADE_TYPES].concat();
+    one_of(text, &known).map(Mix::from).map_err(|_| {
+        let near = near(text, &known, names.iter().map(String::as_str));
+        let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        format!("expected one of {}{near}", names.join(", "))
     })
 }
 
@@ -131,14 +134,25 @@ fn one_of(text: &str, known: &[TensorType]) -> Result<TensorType, String> {
         return Ok(ty);
     }
     let names: Vec<_> = known.iter().map(|ty| ty.name()).collect();
-    let kin = NEAR.iter().find(|(others, _)| has(others));
-    let kin = kin.and_then(|(_, kin)| kin.iter().find(|ty| known.contains(ty)));
-    let near = match kin {
-        Some(ty) => Some(ty.name()),
-        None => nearest(&name, names.iter().copied()),
-    };
+    let near = near(text, known, names.iter().copied());
     let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
     Err(format!("expected one of {}{near}", names.join(", ")))
+}
+
+/// What a name that there is not probably means: one of the known types, or else one of the names.
+fn near<'n>(
+    text: &str,
+    known: &[TensorType],
+    names: impl Iterator<Item = &'n str>,
+) -> Option<&'n str> {
+    let name = text.to_ascii_lowercase();
+    let has = |names: &str| names.split(' ').any(|own| own == name);
+    let kin = NEAR.iter().find(|(others, _)| has(others));
+    let kin = kin.and_then(|(_, kin)| kin.iter().find(|ty| known.contains(ty)));
+    match kin {
+        Some(ty) => Some(ty.name()),
+        None => nearest(&name, names),
+    }
 }
 
 #[cfg(test)]
@@ -186,18 +200,30 @@ mod tests {
 
     #[test]
     fn types_have_the_names_of_other_programs() {
-        assert_eq!(matrix_type("Q4_K_M"), Ok(TensorType::Q4_K));
-        assert_eq!(matrix_type("fp16"), Ok(TensorType::F16));
+        let name = |text: &str| mix(text).map(|mix| mix.to_string());
+        for (text, expected) in [
+            ("Q4_K_M", "Q4_K_M"),
+            ("q4_k", "Q4_K_M"),
+            ("q2_k_s", "Q2_K_S"),
+            ("mxfp4", "MXFP4"),
+            ("fp16", "F16"),
+        ] {
+            assert_eq!(name(text).as_deref(), Ok(expected));
+        }
         assert_eq!(cache_type("BF16"), Ok(TensorType::BF16));
         for (refused, near) in [
+            (name("q4_k_l"), "did you mean q4_k?"),
+            (name("int8"), "did you mean q8_0?"),
+            (name("q8_o"), "did you mean q8_0?"),
+            (name("iq2_n"), "did you mean iq2_"),
             (
-                matrix_type("q4_k_s"),
-                "did you mean q4_k? (q4_k and q5_k are the mixes",
+                cache_type("int4").map(|ty| ty.to_string()),
+                "did you mean q4_0?",
             ),
-            (matrix_type("int8"), "did you mean q8_0?"),
-            (matrix_type("q8_o"), "did you mean q8_0?"),
-            (cache_type("int4"), "did you mean q4_0?"),
-            (cache_type("fp8"), "did you mean q8_0?"),
+            (
+                cache_type("fp8").map(|ty| ty.to_string()),
+                "did you mean q8_0?",
+            ),
         ] {
             let message = refused.expect_err("it is another type");
             assert!(message.contains(near), "{message}");

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use lab_base::ggml::{build_info, machine_instruction_sets, missing_instruction_sets, set_program};
+use lab_base::ggml::{
+    MARCH_VARIABLE, build_info, machine_instruction_sets, missing_instruction_sets, set_program,
+};
 
 use super::Failure;
 
@@ -55,7 +57,8 @@ pub(super) fn long() -> String {
         ("ggml", info.ggml.trim_start_matches("ggml ").to_owned()),
         ("target", info.target.to_owned()),
         ("features", features),
-        ("built for", format!("{}: {sets}", info.march)),
+        ("built for", info.marches.join(", ")),
+        ("computes", format!("{}: {sets}", info.march)),
         ("machine", here),
     ] {
         let _ = write!(text, "\n{name:<10}{fact}");
@@ -67,20 +70,33 @@ pub(super) fn long() -> String {
     text
 }
 
-/// Refuses to compute on a processor without the instructions of the program: the first of them would end the process.
+/// Refuses to compute on a processor without the instructions of the program: the first of them would end the process. Refuses what
+/// `BENCH_MARCH` names if the program does not compute with it.
 ///
 /// # Errors
-/// The processor lacks instruction sets.
+/// The processor lacks instruction sets, or the variable names another one than those that it runs.
 pub(super) fn check_machine() -> Result<(), Failure> {
-    let missing = missing_instruction_sets();
-    if missing.is_empty() {
-        return Ok(());
-    }
     let info = build_info();
-    anyhow::bail!(
-        "this program was built for {} processors, and that of this machine lacks {}; one that is built on this machine runs here \
-         (docs/install.md)",
-        info.march,
-        missing.join(", ")
-    )
+    let missing = missing_instruction_sets();
+    if !missing.is_empty() {
+        let more = match info.marches.len() {
+            1 => "",
+            _ => " and better ones",
+        };
+        anyhow::bail!(
+            "this program was built for {} processors{more}, and that of this machine lacks {}; one that is built on this machine runs \
+             here (docs/install.md)",
+            info.march,
+            missing.join(", ")
+        )
+    }
+    match std::env::var(MARCH_VARIABLE) {
+        Ok(named) if !named.is_empty() && named != info.march => anyhow::bail!(
+            "{MARCH_VARIABLE}: `{named}` is not an instruction set of this program which this processor has: the program was built for \
+             {}, and computes with {} here",
+            info.marches.join(", "),
+            info.march
+        ),
+        _ => Ok(()),
+    }
 }

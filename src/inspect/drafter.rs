@@ -19,6 +19,8 @@ pub struct DrafterReport {
     pub weight_bytes: u64,
     /// After how many layers it reads hidden states of the model; none if it reads tokens alone.
     pub reads: Option<Vec<u64>>,
+    /// Whether it has another vocabulary, and so reads and writes the text.
+    pub reads_text: bool,
     /// Tokens that it may draft.
     pub tokens: u64,
     /// The memory that it takes besides that of the model, or why that is not known.
@@ -30,17 +32,19 @@ impl DrafterReport {
     /// The drafter of a model with these weights, which would run with these options.
     pub fn of(drafter: &OpenedDrafter, model: (&Weights, &Plan), options: &Options) -> Self {
         let (plan, shared) = (&drafter.plan, drafter.shared_bytes(model.0, model.1));
+        let bytes = drafter.plans().map(Plan::weight_bytes).sum::<u64>();
         let is_own = |name: &str| !model.1.tensors.iter().any(|of| of.name == name);
         let has_own_file = shared == 0;
-        let own = plan.tensors.iter();
+        let own = drafter.plans().flat_map(|plan| &plan.tensors);
         let own = own.filter(|of| has_own_file || is_own(&of.name));
         let elements = own.map(|of| of.shape.iter().product::<u64>());
         let memory = drafter_memory(drafter, model, options);
         Self {
             name: drafter.name.clone(),
-            layers: plan.layers.len(),
+            layers: drafter.plans().map(|plan| plan.layers.len()).sum(),
             weights: elements.sum(),
-            weight_bytes: plan.weight_bytes() - shared,
+            weight_bytes: bytes.saturating_sub(shared),
+            reads_text: drafter.vocabularies.is_some(),
             reads: plan.target.as_ref().map(|of| of.after.clone()),
             tokens: plan.n_logits(),
             memory: memory.map_err(|error| error.to_string()),
@@ -50,6 +54,7 @@ impl DrafterReport {
     /// What it is, in words.
     pub fn phrase(&self) -> String {
         let reads = match &self.reads {
+            None if self.reads_text => "reads the text, in a vocabulary of its own".to_owned(),
             None => "reads tokens alone".to_owned(),
             Some(after) => {
                 let after = after.iter().map(u64::to_string).collect::<Vec<_>>();

@@ -8,6 +8,7 @@ use lab_base::ggml;
 use lab_base::weights::{Metadata, TensorType, Value, Weights};
 use lab_core::models;
 use lab_core::models::convert::{to_folder, to_gguf};
+use lab_core::models::quantise::Mix;
 use lab_core::models::synth::{SynthRequest, synth};
 use lab_core::models::{ModelSource, OpenedModel};
 
@@ -146,10 +147,12 @@ fn quantising_at_load_equals_the_converted_file_and_is_near_f32() {
         let plain: Vec<f64> = compute(&original).into_iter().map(f64::from).collect();
         for (ty, bound) in bounds {
             let what = format!("{arch} {ty}");
-            let model = open(&path).quantised(ty).expect("a type that can be made");
+            let model = open(&path)
+                .quantised(&ty.into())
+                .expect("a type that can be made");
             let found = compute(&model);
             let file = scratch.path().join("converted.gguf");
-            to_gguf(&original, Some(ty), &file, true, &mut |_, _| {}).expect("it fits");
+            to_gguf(&original, Some(&ty.into()), &file, true, &mut |_, _| {}).expect("it fits");
             let converted = open(&file);
             assert_same(&converted.weights, &model.weights, &what);
             assert!(found == compute(&converted), "{what}: other logits");
@@ -193,7 +196,9 @@ fn what_weighs_most_gets_more_bits_and_small_things_stay() {
     let scratch = scratch();
     let types = |arch: &str, with: &[&str], ty: TensorType| {
         let path = synthesised(scratch.path(), arch, with, TensorType::F32);
-        open(&path).quantised(ty).expect("a type that can be made")
+        open(&path)
+            .quantised(&ty.into())
+            .expect("a type that can be made")
     };
     let check = |model: &OpenedModel, expected: &[(&str, TensorType)]| {
         for (name, ty) in expected {
@@ -250,7 +255,9 @@ fn what_weighs_most_gets_more_bits_and_small_things_stay() {
 fn quantised_models_become_floats_in_a_folder() {
     let scratch = scratch();
     let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
-    let model = model.quantised(TensorType::Q8_0).expect("whole blocks");
+    let model = model
+        .quantised(&TensorType::Q8_0.into())
+        .expect("whole blocks");
     let folder = scratch.path().join("folder");
     to_folder(&model, None, &folder, SHARD_BYTES, false, &mut |_, _| {}).expect("it fits");
     let plain = open(&folder);
@@ -271,16 +278,31 @@ fn quantised_models_become_floats_in_a_folder() {
         }
     }
     let halves = scratch.path().join("halves");
-    let ty = Some(TensorType::BF16);
-    to_folder(&model, ty, &halves, SHARD_BYTES, false, &mut |_, _| {}).expect("it fits");
+    let ty = Mix::from(TensorType::BF16);
+    to_folder(
+        &model,
+        Some(&ty),
+        &halves,
+        SHARD_BYTES,
+        false,
+        &mut |_, _| {},
+    )
+    .expect("it fits");
     let ty_of = |name: &str| open(&halves).weights.tensor(name).map(|t| t.ty);
     assert_eq!(ty_of("blk.0.attn_q.weight"), Some(TensorType::BF16));
     assert_eq!(ty_of("blk.0.attn_norm.weight"), Some(TensorType::F32));
-    let ty = Some(TensorType::Q4_0);
-    let error = to_folder(&model, ty, &halves, SHARD_BYTES, true, &mut |_, _| {});
+    let ty = Mix::from(TensorType::Q4_0);
+    let error = to_folder(
+        &model,
+        Some(&ty),
+        &halves,
+        SHARD_BYTES,
+        true,
+        &mut |_, _| {},
+    );
     let message = error.expect_err("no such folder").to_string();
     assert!(
-        message.ends_with("a folder holds f32, f16 or bf16, not q4_0"),
+        message.ends_with("a folder holds f32, f16 or bf16, not Q4_0"),
         "{message}"
     );
 }
@@ -306,9 +328,15 @@ fn values_that_a_type_cannot_hold_are_named() {
     ] {
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         std::fs::write(&damaged, &bytes).expect("a writable folder");
-        let message = to_gguf(&open(&damaged), Some(ty), &target, false, &mut |_, _| {})
-            .expect_err("a value that does not fit")
-            .to_string();
+        let message = to_gguf(
+            &open(&damaged),
+            Some(&ty.into()),
+            &target,
+            false,
+            &mut |_, _| {},
+        )
+        .expect_err("a value that does not fit")
+        .to_string();
         assert_eq!(
             message,
             format!("tensor `blk.0.attn_q.weight`: {value} at row 3, column 5 does not fit {ty}")
@@ -329,7 +357,13 @@ fn values_that_a_type_cannot_hold_are_named() {
     ] {
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         std::fs::write(&damaged, &bytes).expect("a writable folder");
-        let error = to_gguf(&open(&damaged), Some(ty), &target, false, &mut |_, _| {});
+        let error = to_gguf(
+            &open(&damaged),
+            Some(&ty.into()),
+            &target,
+            false,
+            &mut |_, _| {},
+        );
         let message = error.expect_err("a scale that does not fit").to_string();
         assert!(message.ends_with(expected), "{message}");
         assert!(!target.exists());
@@ -383,9 +417,9 @@ fn existing_files_are_replaced_only_on_request() {
     let scratch = scratch();
     let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
     let write = |path: &Path, shard_bytes: u64, replaces: bool| {
-        let ty = path.extension().map(|_| TensorType::Q8_0);
-        match ty {
-            Some(_) => to_gguf(&model, ty, path, replaces, &mut |_, _| {}),
+        let mix = path.extension().map(|_| Mix::from(TensorType::Q8_0));
+        match &mix {
+            Some(_) => to_gguf(&model, mix.as_ref(), path, replaces, &mut |_, _| {}),
             None => to_folder(&model, None, path, shard_bytes, replaces, &mut |_, _| {}),
         }
     };

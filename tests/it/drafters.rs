@@ -43,12 +43,12 @@ fn load(path: &Path, options: &Options) -> Model {
 }
 
 /// The drafter at a path.
-fn named(path: &Path) -> DrafterChoice {
+pub(crate) fn named(path: &Path) -> DrafterChoice {
     DrafterChoice::Named(ModelSource::File(path.to_owned()))
 }
 
 /// A model with its drafter, if it has one.
-fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) -> Model {
+pub(crate) fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) -> Model {
     let is_there = drafter != DrafterChoice::None;
     let with = Definitions {
         drafter,
@@ -185,7 +185,12 @@ fn argmax(row: &[f32]) -> u32 {
 }
 
 /// Goes on with a prompt greedily. Returns the tokens, and of how many draft tokens how many were right.
-fn goes_on(model: &mut Model, prompt: &[u32], n: usize, most: usize) -> (Vec<u32>, [usize; 2]) {
+pub(crate) fn goes_on(
+    model: &mut Model,
+    prompt: &[u32],
+    n: usize,
+    most: usize,
+) -> (Vec<u32>, [usize; 2]) {
     let width = model.row_width();
     let mut tokens = prompt.to_vec();
     let mut counts = [0; 2];

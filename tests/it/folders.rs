@@ -19,7 +19,7 @@ use crate::support::{Output, PATHS, logits, nmse, results};
 
 /// The maps as they lie in the source tree, or in the folder that MAPS names. What a map gives and
 /// nothing reads is an error.
-fn definitions() -> Definitions {
+pub(crate) fn definitions() -> Definitions {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
     let maps = std::env::var_os("MAPS").map_or(here, PathBuf::from);
     Definitions {
@@ -62,7 +62,7 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     // 8-bit floats become bf16 unless another type is requested.
     let opened = match folder.has(&["F8_E4M3"]) {
         true => opened
-            .quantised(TensorType::F32)
+            .quantised(&TensorType::F32.into())
             .map_err(|error| error.to_string())?,
         false => opened,
     };

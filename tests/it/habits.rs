@@ -88,7 +88,7 @@ fn options_of_other_programs_are_refused_with_advice() {
         (&["serve", "--served-model-name", "x"], "[aliases]"),
         (&["serve", "--dtype", "auto"], "--type"),
         (&["run", "--ctx", "4kk", "hi"], "4k"),
-        (&["run", "--type", "q4_k_s", "hi"], "did you mean q4_k?"),
+        (&["run", "--type", "q4_k_l", "hi"], "did you mean q4_k?"),
         (&["run", "--kv-type", "int8", "hi"], "did you mean q8_0?"),
         (&["rpc-worker", "--port", "0"], "1..=65535"),
     ] {

@@ -23,6 +23,7 @@ use crate::support::{nmse, parse_npy};
 const WITHOUT: &[(&str, &str)] = &[
     ("bailingmoe2", "llama.cpp has no graph of its head"),
     ("exaone-moe", "llama.cpp has no graph of its head"),
+    ("qwen2", "llama.cpp has no graph of its head"),
 ];
 
 /// A fault: what is wrong, and texts of the definition `nextn` with those in their places.
@@ -104,7 +105,7 @@ fn of_entry(entry: &Value, scratch: &Path) -> DrafterGolden {
 }
 
 /// With a cache of f32, as the reference has it.
-fn plain() -> Options {
+pub(crate) fn plain() -> Options {
     Options {
         k_type: TensorType::F32,
         v_type: TensorType::F32,
@@ -208,34 +209,44 @@ fn heads_compute_what_llama_cpp_computes_along_every_path() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The NMSE of a golden with texts of a built-in drafter replaced.
+fn error_with(golden: &DrafterGolden, name: &str, edits: &[(&str, &str)], folder: &Path) -> f64 {
+    let file = format!("{name}.drafter.toml");
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("archs")
+        .join(&file);
+    let mut text = std::fs::read_to_string(built_in).expect("a definition");
+    for (from, to) in edits {
+        assert!(text.contains(from), "the definition lacks `{from}`");
+        text = text.replacen(from, to, 1);
+    }
+    std::fs::create_dir(folder).expect("a folder");
+    std::fs::write(folder.join(file), text).expect("a file");
+    let with = Definitions {
+        drafters: Library::drafters(&REGISTRY, &[folder.to_owned()]).expect("it can be read"),
+        ..definitions()
+    };
+    let mut model = load(golden, &with, &plain());
+    error_of(golden, &logits(golden, &mut model, &[golden.tokens.len()]))
+}
+
 #[test]
 fn every_deliberate_fault_of_a_head_shows() {
     let scratch = scratch();
     let goldens = goldens(scratch.path());
-    let golden = goldens.iter().find(|golden| golden.arch == "glm4moe");
-    let golden = golden.expect("a golden");
-    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("archs/nextn.drafter.toml");
-    let built_in = std::fs::read_to_string(built_in).expect("a definition");
+    let of = |name: &str| goldens.iter().find(|golden| golden.name == name);
+    let golden = of("glm4moe").expect("a golden");
     for (at, (fault, edits)) in FAULTS.iter().enumerate() {
-        let mut text = built_in.clone();
-        for (from, to) in *edits {
-            assert!(
-                text.contains(from),
-                "{fault}: the definition lacks `{from}`"
-            );
-            text = text.replacen(from, to, 1);
-        }
         let folder = scratch.path().join(at.to_string());
-        std::fs::create_dir(&folder).expect("a folder");
-        std::fs::write(folder.join("nextn.drafter.toml"), text).expect("a file");
-        let with = Definitions {
-            drafters: Library::drafters(&REGISTRY, &[folder]).expect("it can be read"),
-            ..definitions()
-        };
-        let mut model = load(golden, &with, &plain());
-        let error = error_of(golden, &logits(golden, &mut model, &[golden.tokens.len()]));
+        let error = error_with(golden, "nextn", edits, &folder);
         assert!(error > 1e3 * EXACT, "{fault}: NMSE {error:.1e}");
     }
+    // The first of three heads, again and again.
+    let edits = [("heads = \"n_nextn\"\n", "")];
+    let folder = scratch.path().join("one");
+    let three = of("step35-three").expect("a golden");
+    let error = error_with(three, "nextn-raw", &edits, &folder);
+    assert!(error > 1e3 * EXACT, "one head: NMSE {error:.1e}");
 }
 
 #[test]

@@ -642,7 +642,7 @@ fn edits_of_a_model_equal_plain_loops() {
 fn deterministic(ty: Option<TensorType>) -> (Model, Vec<Vec<u32>>) {
     let opened = models::open(&ModelSource::of(None), &definitions()).expect("the shipped model");
     let opened = match ty {
-        Some(ty) => opened.quantised(ty).expect("it can be quantised"),
+        Some(ty) => opened.quantised(&ty.into()).expect("it can be quantised"),
         None => opened,
     };
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");

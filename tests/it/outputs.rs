@@ -302,6 +302,30 @@ fn existing_files_are_replaced_only_with_force() {
     let direction = [&direction[..], &["--negative", text(&two)]].concat();
     let run = ["lab", "run", model, "--tokens", "1,2", "--plan"];
     let plan = at("plan.json");
+    let read = at("read.txt");
+    fs::write(&read, "What is 17 plus 5?\n".repeat(40)).expect("a writable folder");
+    let calibrated = [
+        "convert",
+        "tiny-chat",
+        "ci.gguf",
+        "--type",
+        "q8_0",
+        "--calibrate",
+        text(&read),
+    ];
+    let searched = [
+        "quantise",
+        "tiny-chat",
+        "--budget",
+        "6",
+        "--calibrate",
+        text(&read),
+    ];
+    let searched = [
+        &searched[..],
+        &["--windows", "1", "--rounds", "0", "--ctx", "64"],
+    ]
+    .concat();
     // The arguments before the output, the output as an argument, and the file that it makes.
     let svg = |arguments: &[&str], n: usize| -> Vec<(Vec<String>, String, String)> {
         let own = |arguments: &[&str]| arguments.iter().map(|a| (*a).to_owned()).collect();
@@ -330,6 +354,12 @@ fn existing_files_are_replaced_only_with_force() {
             "l.npy",
         ),
         (&["convert", model], "c.gguf", "c.gguf"),
+        (
+            &[&calibrated[..], &["--save-imatrix"]].concat(),
+            "i.gguf",
+            "i.gguf",
+        ),
+        (&searched, "q.gguf", "q.gguf"),
         (&["convert", model], "c", "c/config.json"),
         (&["diagram", "bert", "-o"], "d", "d/bert.arch.svg"),
         (&["diagram", "bert", "--html", "-o"], "d", "d/bert.html"),

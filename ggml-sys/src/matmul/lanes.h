@@ -20,12 +20,14 @@ typedef __m512i lanes;
 MATMUL_INLINE lanes lanes_set(int32_t x) { return _mm512_set1_epi32(x); }
 MATMUL_INLINE lanes lanes_bytes(int x) { return _mm512_set1_epi8((char) x); }
 MATMUL_INLINE lanes lanes_load(const void * p) { return _mm512_load_si512(p); }
+// From any address.
+MATMUL_INLINE lanes lanes_load_any(const void * p) { return _mm512_loadu_si512(p); }
 MATMUL_INLINE void  lanes_store(void * p, lanes a) { _mm512_store_si512(p, a); }
+MATMUL_INLINE void  lanes_store_any(void * p, lanes a) { _mm512_storeu_si512(p, a); }
 MATMUL_INLINE lanes lanes_and(lanes a, lanes b) { return _mm512_and_si512(a, b); }
 MATMUL_INLINE lanes lanes_or(lanes a, lanes b) { return _mm512_or_si512(a, b); }
 MATMUL_INLINE lanes lanes_xor(lanes a, lanes b) { return _mm512_xor_si512(a, b); }
 MATMUL_INLINE lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_epi32(a, b); }
-MATMUL_INLINE lanes lanes_mul(lanes a, lanes b) { return _mm512_mullo_epi32(a, b); }
 MATMUL_INLINE lanes lanes_left(lanes a, int n) { return _mm512_slli_epi32(a, n); }
 MATMUL_INLINE lanes lanes_right(lanes a, int n) { return _mm512_srli_epi32(a, n); }
 // Keeps the sign.
@@ -36,6 +38,9 @@ MATMUL_INLINE lanes lanes_right16(lanes a, int n) { return _mm512_srli_epi16(a, 
 // Byte i becomes the table's entry that it names.
 MATMUL_INLINE lanes lanes_look_up(__m128i table, lanes a) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), a); }
 MATMUL_INLINE vec   lanes_float(lanes a) { return _mm512_cvtepi32_ps(a); }
+// Lanes as the bits of floats.
+MATMUL_INLINE vec   lanes_as_floats(lanes a) { return _mm512_castsi512_ps(a); }
+MATMUL_INLINE lanes lanes_of_bytes(__m128i a) { return _mm512_cvtepu8_epi32(a); }
 // The lower half of each lane, a half float.
 MATMUL_INLINE vec   lanes_half(lanes a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 // Two times eight half floats.
@@ -119,6 +124,30 @@ MATMUL_INLINE void lanes_add_products(const int C, const int quads, const int bi
     }
 }
 
+// Byte `i` of each lane in all four bytes.
+MATMUL_INLINE lanes lanes_spread(lanes a, int i) {
+    const __m128i four = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char) i));
+    return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(four));
+}
+
+// `a` plus `y` in the bytes of which `x` has the bit that `bits` has there.
+MATMUL_INLINE lanes lanes_add_where(lanes a, lanes x, int32_t bits, int y) {
+    return _mm512_mask_add_epi8(a, _mm512_test_epi8_mask(x, lanes_set(bits)), a, lanes_bytes(y));
+}
+
+// A sum of products, as it grows.
+struct lanes_sum {
+    lanes all;
+};
+
+// Adds the products of lanes of four codes, below 2^bits, with four bytes of a column. `at`: how many were added before.
+MATMUL_INLINE void lanes_add_product(const int bits, const int at, struct lanes_sum * sum, lanes codes, const int8_t * y) {
+    (void) bits, (void) at;
+    int32_t four;
+    memcpy(&four, y, 4);
+    sum->all = _mm512_dpbusd_epi32(sum->all, codes, _mm512_set1_epi32(four));
+}
+
 // The first `n` floats, zeros after them.
 MATMUL_INLINE vec lanes_load_some(const float * p, int n) {
     return _mm512_maskz_loadu_ps((__mmask16) ((1u << n) - 1), p);
@@ -151,15 +180,21 @@ MATMUL_INLINE lanes lanes_bytes(int x) { return lanes_pair(_mm256_set1_epi8((cha
 MATMUL_INLINE lanes lanes_load(const void * p) {
     return lanes_pair(_mm256_load_si256((const __m256i *) p), _mm256_load_si256((const __m256i *) p + 1));
 }
+MATMUL_INLINE lanes lanes_load_any(const void * p) {
+    return lanes_pair(_mm256_loadu_si256((const __m256i *) p), _mm256_loadu_si256((const __m256i *) p + 1));
+}
 MATMUL_INLINE void  lanes_store(void * p, lanes a) {
     _mm256_store_si256((__m256i *) p, a.lo);
     _mm256_store_si256((__m256i *) p + 1, a.hi);
+}
+MATMUL_INLINE void  lanes_store_any(void * p, lanes a) {
+    _mm256_storeu_si256((__m256i *) p, a.lo);
+    _mm256_storeu_si256((__m256i *) p + 1, a.hi);
 }
 MATMUL_INLINE lanes lanes_and(lanes a, lanes b) { return LANES_BOTH(_mm256_and_si256); }
 MATMUL_INLINE lanes lanes_or(lanes a, lanes b) { return LANES_BOTH(_mm256_or_si256); }
 MATMUL_INLINE lanes lanes_xor(lanes a, lanes b) { return LANES_BOTH(_mm256_xor_si256); }
 MATMUL_INLINE lanes lanes_sub(lanes a, lanes b) { return LANES_BOTH(_mm256_sub_epi32); }
-MATMUL_INLINE lanes lanes_mul(lanes a, lanes b) { return LANES_BOTH(_mm256_mullo_epi32); }
 MATMUL_INLINE lanes lanes_left(lanes a, int n) { return LANES_SHIFT(_mm256_slli_epi32); }
 MATMUL_INLINE lanes lanes_right(lanes a, int n) { return LANES_SHIFT(_mm256_srli_epi32); }
 MATMUL_INLINE lanes lanes_right_signed(lanes a, int n) { return LANES_SHIFT(_mm256_srai_epi32); }
@@ -170,6 +205,10 @@ MATMUL_INLINE lanes lanes_look_up(__m128i table, lanes a) {
     return lanes_pair(_mm256_shuffle_epi8(both, a.lo), _mm256_shuffle_epi8(both, a.hi));
 }
 MATMUL_INLINE vec   lanes_float(lanes a) { return vec_pair(_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)); }
+MATMUL_INLINE vec   lanes_as_floats(lanes a) { return vec_pair(_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)); }
+MATMUL_INLINE lanes lanes_of_bytes(__m128i a) {
+    return lanes_pair(_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8)));
+}
 MATMUL_INLINE vec   lanes_half(lanes a) {
     a = lanes_and(a, lanes_set(0xffff));
     const __m256i h = _mm256_permute4x64_epi64(_mm256_packus_epi32(a.lo, a.hi), 0xd8);
@@ -215,24 +254,64 @@ MATMUL_INLINE void lanes_gather64(const char * const rows[16], size_t offset, la
     lanes_gather32(rows, offset, offset + 32, v);
 }
 
+// Products of a lane's four codes with four bytes of a column, added in pairs. The first factor is unsigned: the sign of
+// a signed code goes to the second one.
+MATMUL_INLINE lanes lanes_pairs(const int bits, lanes codes, const int8_t * four) {
+    int32_t bytes;
+    memcpy(&bytes, four, 4);
+    const __m256i y = _mm256_set1_epi32(bytes);
+    return bits == 8 ? lanes_pair(_mm256_maddubs_epi16(_mm256_abs_epi8(codes.lo), _mm256_sign_epi8(y, codes.lo)),
+                                  _mm256_maddubs_epi16(_mm256_abs_epi8(codes.hi), _mm256_sign_epi8(y, codes.hi)))
+                     : lanes_pair(_mm256_maddubs_epi16(codes.lo, y), _mm256_maddubs_epi16(codes.hi, y));
+}
+
+// Byte `i` of each lane in all four bytes.
+MATMUL_INLINE lanes lanes_spread(lanes a, int i) {
+    const __m128i four = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char) i));
+    const __m256i both = _mm256_broadcastsi128_si256(four);
+    return lanes_pair(_mm256_shuffle_epi8(a.lo, both), _mm256_shuffle_epi8(a.hi, both));
+}
+
+MATMUL_INLINE __m256i lanes_add_where_half(__m256i a, __m256i x, __m256i bits, int y) {
+    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(x, bits), bits);
+    return _mm256_add_epi8(a, _mm256_and_si256(is_set, _mm256_set1_epi8((char) y)));
+}
+
+// `a` plus `y` in the bytes of which `x` has the bit that `bits` has there.
+MATMUL_INLINE lanes lanes_add_where(lanes a, lanes x, int32_t bits, int y) {
+    const __m256i b = _mm256_set1_epi32(bits);
+    return lanes_pair(lanes_add_where_half(a.lo, x.lo, b, y), lanes_add_where_half(a.hi, x.hi, b, y));
+}
+
+// Lanes of products that may be added in 16 bits: 2 * 127 * (2^bits - 1) * run < 2^15. Groups have a multiple of so many.
+MATMUL_INLINE int lanes_run(const int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
+
+struct lanes_sum {
+    lanes all, run;
+};
+
+MATMUL_INLINE void lanes_add_product(const int bits, const int at, struct lanes_sum * sum, lanes codes, const int8_t * y) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    const int run = lanes_run(bits);
+    const lanes p = lanes_pairs(bits, codes, y);
+    sum->run = at % run == 0 ? p : lanes_pair(_mm256_add_epi16(sum->run.lo, p.lo), _mm256_add_epi16(sum->run.hi, p.hi));
+    if (at % run == run - 1) {
+        sum->all = lanes_pair(_mm256_add_epi32(sum->all.lo, _mm256_madd_epi16(sum->run.lo, ones)),
+                              _mm256_add_epi32(sum->all.hi, _mm256_madd_epi16(sum->run.hi, ones)));
+    }
+}
+
 // The products of pairs are added in 16 bits, as many as cannot exceed them, then in 32 bits: exact.
 MATMUL_INLINE void lanes_add_products(const int C, const int quads, const int bits, const uint8_t (*codes)[16][4],
                                       const int8_t * const columns[], lanes sums[]) {
     const __m256i ones = _mm256_set1_epi16(1);
-    // 2 * 127 * (2^bits - 1) * run < 2^15. Groups have a multiple of so many.
-    const int run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+    const int run = lanes_run(bits);
     for (int first = 0; first < quads; first += run) {
         lanes part[LANES_COLUMNS];
         UNROLL for (int q = 0; q < run; q++) {
             const lanes x = lanes_load(codes[first + q]);
             UNROLL for (int i = 0; i < C; i++) {
-                int32_t four;
-                memcpy(&four, columns[i] + 4 * (first + q), 4);
-                const __m256i y = _mm256_set1_epi32(four);
-                // The first factor is unsigned: the sign of a signed code goes to the second one.
-                const lanes p = bits == 8 ? lanes_pair(_mm256_maddubs_epi16(_mm256_abs_epi8(x.lo), _mm256_sign_epi8(y, x.lo)),
-                                                       _mm256_maddubs_epi16(_mm256_abs_epi8(x.hi), _mm256_sign_epi8(y, x.hi)))
-                                          : lanes_pair(_mm256_maddubs_epi16(x.lo, y), _mm256_maddubs_epi16(x.hi, y));
+                const lanes p = lanes_pairs(bits, x, columns[i] + 4 * (first + q));
                 part[i] = q == 0 ? p : lanes_pair(_mm256_add_epi16(part[i].lo, p.lo), _mm256_add_epi16(part[i].hi, p.hi));
             }
         }

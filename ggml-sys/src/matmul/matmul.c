@@ -25,6 +25,14 @@ void shim_graph_set_invariant(struct ggml_cgraph * graph) {
     }
 }
 
+// The flag of tensors whose `extra` points to their interleaved rows; ggml uses lower bits.
+#define INTERLEAVED (1 << 30)
+
+void shim_tensor_set_interleaved(struct ggml_tensor * weight, const void * rows) {
+    weight->extra = (void *) rows;
+    weight->flags |= INTERLEAVED;
+}
+
 // A ggml without these helpers calls nothing here.
 #ifdef MATMUL_HOOKED
 
@@ -57,8 +65,26 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
 
 static bool is_invariant(const struct ggml_tensor * dst) { return dst->op_params[INVARIANT] != 0; }
 
+// The interleaved rows of weights, or of a view of whole tiles of them; NULL: they have none.
+static const char * interleaved_rows(const struct matmul_kernel * kernel, const struct ggml_tensor * a) {
+    const struct ggml_tensor * of = a->view_src ? a->view_src : a;
+    if (!(of->flags & INTERLEAVED) || !kernel->layout) {
+        return NULL;
+    }
+    const size_t offset = a->view_src ? a->view_offs : 0;
+    const size_t tile   = (size_t) kernel->tile_rows * of->nb[1];
+    const bool has_tiles = offset % tile == 0 && (a->ne[2] == 1 || a->nb[2] % tile == 0) &&
+                           (a->ne[3] == 1 || a->nb[3] % tile == 0) && a->ne[1] % kernel->tile_rows == 0;
+    const bool has_rows  = a->type == of->type && a->ne[0] == of->ne[0] && a->nb[1] == of->nb[1];
+    return has_tiles && has_rows ? (const char *) of->extra + offset : NULL;
+}
+
 // The function for the product `dst` of `n` columns in all.
-static multiply_fn function_for(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n) {
+static multiply_fn function_for(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n,
+                                bool is_interleaved) {
+    if (is_interleaved) {
+        return n == 1 ? kernel->multiply_interleaved : kernel->multiply;
+    }
     return n == 1 && kernel->multiply_alone && !is_invariant(dst) ? kernel->multiply_alone : kernel->multiply;
 }
 
@@ -96,6 +122,8 @@ struct product {
     const struct matmul_kernel * kernel;
     multiply_fn                  multiply;
     const struct ggml_tensor *   dst;
+    const char *                 rows; // of src0, in ggml's layout or interleaved
+    bool                         is_interleaved;
     int64_t                      k;
     size_t                       column_bytes;
     char *                       columns; // prepared; NULL: src1 as it is
@@ -166,7 +194,8 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
     const int64_t a2 = i2 / (b->ne[2] / a->ne[2]), a3 = i3 / (b->ne[3] / a->ne[3]);
     const struct matmul_job job = {
         .k          = p->k,
-        .rows       = (const char *) a->data + row * a->nb[1] + a2 * a->nb[2] + a3 * a->nb[3],
+        .rows       = p->rows + row * a->nb[1] + a2 * a->nb[2] + a3 * a->nb[3],
+        .is_interleaved = p->is_interleaved,
         .row_stride = a->nb[1],
         .n_rows     = (int) (end - row),
         .columns    = columns,
@@ -265,7 +294,17 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
         kernel = &plain;
     }
     const int64_t k = dst->src[0]->ne[0];
-    struct product p = { kernel, function_for(kernel, dst, n), dst, k, column_bytes(kernel, k), NULL, params->nth };
+    const char * interleaved = interleaved_rows(kernel, dst->src[0]);
+    struct product p = {
+        .kernel         = kernel,
+        .multiply       = function_for(kernel, dst, n, interleaved != NULL),
+        .dst            = dst,
+        .rows           = interleaved ? interleaved : (const char *) dst->src[0]->data,
+        .is_interleaved = interleaved != NULL,
+        .k              = k,
+        .column_bytes   = column_bytes(kernel, k),
+        .n_threads      = params->nth,
+    };
     if (kernel->column_type != GGML_TYPE_F32) {
         p.columns = kernel->column_size ? aligned_pointer(params->wdata) : params->wdata;
     }
@@ -296,6 +335,8 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
     const int64_t last  = at_most(tiles * (params->ith + 1) / params->nth * kernel->tile_rows, a->ne[1]);
     const bool    plain = kernel->column_type == GGML_TYPE_F32;
     const size_t  bytes = column_bytes(kernel, k);
+    const char * interleaved = interleaved_rows(kernel, a);
+    const char * rows = (interleaved ? interleaved : (const char *) a->data) + expert * a->nb[2];
     char * own = aligned_pointer(scratch) + (size_t) params->ith * EXPERT_COLUMNS * bytes;
     for (int64_t done = 0; done < n_routed && first < last; done += EXPERT_COLUMNS) {
         const int n = (int) at_most(n_routed - done, EXPERT_COLUMNS);
@@ -316,7 +357,8 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
         }
         const struct matmul_job job = {
             .k          = k,
-            .rows       = (const char *) a->data + expert * a->nb[2] + first * a->nb[1],
+            .rows       = rows + first * a->nb[1],
+            .is_interleaved = interleaved != NULL,
             .row_stride = a->nb[1],
             .n_rows     = (int) (last - first),
             .columns    = columns,
@@ -325,7 +367,7 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
             .type       = a->type,
             .streamed   = is_large(a),
         };
-        function_for(kernel, dst, n_routed)(&job);
+        function_for(kernel, dst, n_routed, interleaved != NULL)(&job);
     }
     return true;
 }

@@ -19,7 +19,8 @@
 // A block of rows times some columns.
 struct matmul_job {
     int64_t              k;          // terms of each element
-    const char *         rows;       // weights, in ggml's layout of their type
+    const char *         rows;       // weights, in ggml's layout of their type or interleaved
+    bool                 is_interleaved;
     size_t               row_stride; // bytes
     int                  n_rows;
     const char * const * columns;    // each in the kernel's own layout
@@ -29,6 +30,8 @@ struct matmul_job {
     bool                 streamed;   // the matrix is too large to be in a cache
     size_t               ahead;      // bytes to the rows that this thread will probably multiply next
 };
+
+struct word_layout;
 
 typedef void (*multiply_fn)(const struct matmul_job * job);
 
@@ -46,6 +49,10 @@ struct matmul_kernel {
     multiply_fn multiply;
     // Faster for one column, with other bits; NULL: there is none.
     multiply_fn multiply_alone;
+    // How rows of these weights are interleaved (interleave.h); NULL: they are not.
+    const struct word_layout * layout;
+    // One column with interleaved rows: the bits of `multiply`.
+    multiply_fn multiply_interleaved;
 };
 
 // The kernel for a type of weights; NULL where there is none.

@@ -5,27 +5,18 @@
 
 #ifdef MATMUL_LANES
 
-#define GGML_COMMON_DECL_C
-#include "ggml-common.h"
-
-void pack_q8_0(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK8_0 / 4, PACK_ROWS * sizeof(block_q8_0) };
-    const lanes flip = lanes_bytes(LANES_ZERO);
+MATMUL_INLINE void unpack_q8_0(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
+    const lanes flip = lanes_bytes(s.is_interleaved ? 0 : layout_q8_0.flip);
     for (int b = 0; b < n / QK8_0; b += 2) {
-        const size_t offset = (size_t) b * sizeof(block_q8_0);
-        const bool   pair   = b + 1 < n / QK8_0;
+        const int last = b + 1 < n / QK8_0 ? b + 1 : b;
         lanes v[16];
-        const size_t codes = offset + offsetof(block_q8_0, qs);
-        lanes_gather32(rows, codes, pair ? codes + sizeof(block_q8_0) : codes, v);
-        UNROLL for (int g = 0; g < 8; g++) {
-            store_codes(t, b * 8 + g, lanes_xor(v[g], flip));
-        }
-        vec_store(out->scales[b], load_halves(rows, offset));
-        if (pair) {
-            UNROLL for (int g = 8; g < 16; g++) {
-                store_codes(t, b * 8 + g, lanes_xor(v[g], flip));
+        load_word_pairs(s, b, last, offsetof(block_q8_0, qs), v);
+        for (int i = b; i <= last; i++) {
+            UNROLL for (int g = 0; g < 8; g++) {
+                store_codes(t, i * 8 + g, lanes_xor(v[(i - b) * 8 + g], flip));
             }
-            vec_store(out->scales[b + 1], load_halves(rows, offset + sizeof(block_q8_0)));
+            vec_store(out->scales[i], load_halves(s, i, 0));
         }
     }
 }
@@ -37,10 +28,10 @@ MATMUL_INLINE vec byte_of(lanes v, int i) {
 }
 
 // The eight 6-bit scales and mins of q4_K and q5_K, with the two half floats before them.
-MATMUL_INLINE void pack_scales_k4(const char * const rows[PACK_ROWS], size_t offset, int group,
-                                  struct packed * out) {
+MATMUL_INLINE void pack_scales_k4(const struct source s, int b, struct packed * out) {
+    const int group = b * 8;
     lanes v[4];
-    lanes_gather16(rows, offset, v);
+    load_words(s, b, 0, 4, v);
     const vec  d    = lanes_half(v[0]);
     const vec  dmin = lanes_half(lanes_right(v[0], 16));
     const vec  neg  = vec_sub(vec_set(0.0f), dmin);
@@ -63,15 +54,14 @@ MATMUL_INLINE void pack_scales_k4(const char * const rows[PACK_ROWS], size_t off
     }
 }
 
-void pack_q4_K(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_q4_K) };
+MATMUL_INLINE void unpack_q4_K(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     const lanes low = lanes_bytes(15);
     for (int b = 0; b < n / QK_K; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q4_K);
-        pack_scales_k4(rows, offset, b * 8, out);
+        pack_scales_k4(s, b, out);
         UNROLL for (int half = 0; half < 2; half++) {
             lanes v[16];
-            lanes_gather64(rows, offset + offsetof(block_q4_K, qs) + 64 * half, v);
+            load_words(s, b, offsetof(block_q4_K, qs) + 64 * half, 16, v);
             UNROLL for (int g = 0; g < 16; g++) {
                 // 32 bytes hold two groups of 32: low nibbles, then high nibbles.
                 const int at = b * 64 + half * 32 + g / 8 * 16 + g % 8;
@@ -82,24 +72,17 @@ void pack_q4_K(const char * const rows[PACK_ROWS], int n, struct coming coming, 
     }
 }
 
-// 32 bytes at `offset` of each row as eight vectors.
-MATMUL_INLINE void load_transposed_half(const char * const rows[PACK_ROWS], size_t offset, lanes v[8]) {
-    lanes_gather16(rows, offset, v);
-    lanes_gather16(rows, offset + 16, v + 4);
-}
-
-void pack_q5_K(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_q5_K) };
+MATMUL_INLINE void unpack_q5_K(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     const lanes low = lanes_bytes(15);
     const lanes bit = lanes_bytes(1);
     for (int b = 0; b < n / QK_K; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q5_K);
-        pack_scales_k4(rows, offset, b * 8, out);
+        pack_scales_k4(s, b, out);
         lanes high[8];
-        load_transposed_half(rows, offset + offsetof(block_q5_K, qh), high);
+        load_words(s, b, offsetof(block_q5_K, qh), 8, high);
         UNROLL for (int pair = 0; pair < 4; pair++) {
             lanes v[8];
-            load_transposed_half(rows, offset + offsetof(block_q5_K, qs) + 32 * pair, v);
+            load_words(s, b, offsetof(block_q5_K, qs) + 32 * pair, 8, v);
             UNROLL for (int g = 0; g < 8; g++) {
                 // Bit j of a byte of `qh` is the fifth bit of group j.
                 const lanes h0 = lanes_and(lanes_right16(high[g], 2 * pair), bit);
@@ -119,23 +102,22 @@ MATMUL_INLINE vec signed_byte_of(lanes v, int i) {
     return lanes_float(lanes_right_signed(lanes_left(v, 24 - 8 * i), 24));
 }
 
-void pack_q6_K(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_q6_K) };
+MATMUL_INLINE void unpack_q6_K(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     const lanes low = lanes_bytes(0x0f);
     const lanes top = lanes_bytes(0x30);
     for (int b = 0; b < n / QK_K; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q6_K);
-        const vec d = load_halves(rows, offset + offsetof(block_q6_K, d));
+        const vec d = load_halves(s, b, offsetof(block_q6_K, d));
         lanes scales[4];
-        lanes_gather16(rows, offset + offsetof(block_q6_K, scales), scales);
+        load_words(s, b, offsetof(block_q6_K, scales), 4, scales);
         UNROLL for (int j = 0; j < 16; j++) {
             const vec scale = signed_byte_of(scales[j / 4], j % 4);
             vec_store(out->scales[b * 16 + j], vec_mul(scale, d));
         }
         UNROLL for (int half = 0; half < 2; half++) {
             lanes v[16], high[8];
-            lanes_gather64(rows, offset + offsetof(block_q6_K, ql) + 64 * half, v);
-            load_transposed_half(rows, offset + offsetof(block_q6_K, qh) + 32 * half, high);
+            load_words(s, b, offsetof(block_q6_K, ql) + 64 * half, 16, v);
+            load_words(s, b, offsetof(block_q6_K, qh) + 32 * half, 8, high);
             UNROLL for (int g = 0; g < 8; g++) {
                 // Two bits of a byte of `qh` for each of the four runs of 32 terms.
                 const lanes h = high[g];
@@ -155,5 +137,10 @@ void pack_q6_K(const char * const rows[PACK_ROWS], int n, struct coming coming, 
         }
     }
 }
+
+UNPACK(q8_0)
+UNPACK(q4_K)
+UNPACK(q5_K)
+UNPACK(q6_K)
 
 #endif

@@ -4,9 +4,6 @@
 
 #ifdef MATMUL_LANES
 
-#define GGML_COMMON_DECL_C
-#include "ggml-common.h"
-
 // The nibbles of 16 bytes of each row: low ones are the first half of a block.
 MATMUL_INLINE void split_nibbles(const lanes v[4], lanes codes[8]) {
     const lanes low = lanes_bytes(15);
@@ -18,14 +15,8 @@ MATMUL_INLINE void split_nibbles(const lanes v[4], lanes codes[8]) {
 
 // Adds bit i of a row's lane of `bits` to code i of the row, as its fifth bit.
 MATMUL_INLINE void add_fifth_bits(lanes bits, lanes codes[8]) {
-    // Four neighbouring bits to four bytes: copies of them, seven bits apart.
-    const lanes spread = lanes_set(0x00204081);
-    const lanes four   = lanes_set(15);
-    const lanes lowest = lanes_bytes(1);
     UNROLL for (int g = 0; g < 8; g++) {
-        const lanes some  = lanes_and(lanes_right(bits, 4 * g), four);
-        const lanes bytes = lanes_and(lanes_mul(some, spread), lowest);
-        codes[g] = lanes_or(codes[g], lanes_left16(bytes, 4));
+        codes[g] = lanes_add_where(codes[g], lanes_spread(bits, g / 2), g % 2 ? (int32_t) 0x80402010 : 0x08040201, 16);
     }
 }
 
@@ -40,25 +31,23 @@ MATMUL_INLINE vec lower_half(lanes v) { return lanes_half(v); }
 
 MATMUL_INLINE vec upper_half(lanes v) { return lower_half(lanes_right(v, 16)); }
 
-void pack_q4_0(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK4_0 / 4, PACK_ROWS * sizeof(block_q4_0) };
+MATMUL_INLINE void unpack_q4_0(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     for (int b = 0; b < n / QK4_0; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q4_0);
         lanes v[4], codes[8];
-        lanes_gather16(rows, offset + offsetof(block_q4_0, qs), v);
+        load_words(s, b, offsetof(block_q4_0, qs), 4, v);
         split_nibbles(v, codes);
         store_block(t, b, codes);
-        vec_store(out->scales[b], load_halves(rows, offset));
+        vec_store(out->scales[b], load_halves(s, b, 0));
     }
 }
 
-void pack_q4_1(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK4_1 / 4, PACK_ROWS * sizeof(block_q4_1) };
+MATMUL_INLINE void unpack_q4_1(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     for (int b = 0; b < n / QK4_1; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q4_1);
         lanes head[4], v[4], codes[8];
-        lanes_gather16(rows, offset, head);
-        lanes_gather16(rows, offset + offsetof(block_q4_1, qs), v);
+        load_words(s, b, 0, 4, head);
+        load_words(s, b, offsetof(block_q4_1, qs), 4, v);
         split_nibbles(v, codes);
         store_block(t, b, codes);
         vec_store(out->scales[b], lower_half(head[0]));
@@ -66,28 +55,32 @@ void pack_q4_1(const char * const rows[PACK_ROWS], int n, struct coming coming, 
     }
 }
 
-void pack_q5_0(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK5_0 / 4, PACK_ROWS * sizeof(block_q5_0) };
+MATMUL_INLINE void unpack_q5_0(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     for (int b = 0; b < n / QK5_0; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q5_0);
         lanes head[4], v[4], codes[8];
-        lanes_gather16(rows, offset, head);
-        lanes_gather16(rows, offset + offsetof(block_q5_0, qs), v);
+        load_words(s, b, offsetof(block_q5_0, qs), 4, v);
         split_nibbles(v, codes);
-        // The scale and the first half of `qh` share a lane.
-        add_fifth_bits(lanes_or(lanes_right(head[0], 16), lanes_left(head[1], 16)), codes);
+        if (s.is_interleaved) {
+            load_words(s, b, offsetof(block_q5_0, qh), 1, head);
+            vec_store(out->scales[b], load_halves(s, b, 0));
+        } else {
+            // The scale and the first half of `qh` share a lane.
+            load_words(s, b, 0, 4, head);
+            vec_store(out->scales[b], lower_half(head[0]));
+            head[0] = lanes_or(lanes_right(head[0], 16), lanes_left(head[1], 16));
+        }
+        add_fifth_bits(head[0], codes);
         store_block(t, b, codes);
-        vec_store(out->scales[b], lower_half(head[0]));
     }
 }
 
-void pack_q5_1(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK5_1 / 4, PACK_ROWS * sizeof(block_q5_1) };
+MATMUL_INLINE void unpack_q5_1(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     for (int b = 0; b < n / QK5_1; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q5_1);
         lanes head[4], v[4], codes[8];
-        lanes_gather16(rows, offset, head);
-        lanes_gather16(rows, offset + offsetof(block_q5_1, qs), v);
+        load_words(s, b, 0, 4, head);
+        load_words(s, b, offsetof(block_q5_1, qs), 4, v);
         split_nibbles(v, codes);
         add_fifth_bits(head[1], codes);
         store_block(t, b, codes);
@@ -97,23 +90,46 @@ void pack_q5_1(const char * const rows[PACK_ROWS], int n, struct coming coming, 
 }
 
 // A code's place in the table to its value plus LANES_ZERO.
-MATMUL_INLINE void look_up(lanes codes[8]) {
-    const __m128i table = _mm_add_epi8(iq4_values(), _mm_set1_epi8((char) LANES_ZERO));
+MATMUL_INLINE void look_up(__m128i values, lanes codes[8]) {
+    const __m128i table = _mm_add_epi8(values, _mm_set1_epi8((char) LANES_ZERO));
     UNROLL for (int g = 0; g < 8; g++) {
         codes[g] = lanes_look_up(table, codes[g]);
     }
 }
 
-void pack_iq4_nl(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK4_NL / 4, PACK_ROWS * sizeof(block_iq4_nl) };
+MATMUL_INLINE void unpack_iq4_nl(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     for (int b = 0; b < n / QK4_NL; b++) {
-        const size_t offset = (size_t) b * sizeof(block_iq4_nl);
         lanes v[4], codes[8];
-        lanes_gather16(rows, offset + offsetof(block_iq4_nl, qs), v);
+        load_words(s, b, offsetof(block_iq4_nl, qs), 4, v);
         split_nibbles(v, codes);
-        look_up(codes);
+        look_up(iq4_values(), codes);
         store_block(t, b, codes);
-        vec_store(out->scales[b], load_halves(rows, offset));
+        vec_store(out->scales[b], load_halves(s, b, 0));
+    }
+}
+
+// Twice the values of four bits as a sign, two bits of an exponent and one of a fraction.
+MATMUL_INLINE __m128i fp4_values(void) { return _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12); }
+
+// 2^(e - 128) for a byte e in each lane: half of what an exponent of 8 bits means, since the values are doubled.
+MATMUL_INLINE vec half_of_exponent(lanes e) {
+    const lanes is_small = lanes_right_signed(lanes_sub(e, lanes_set(2)), 31);
+    // 2^-128 and 2^-127 have no exponent of their own as floats.
+    const lanes small = lanes_left(lanes_sub(e, lanes_set(-1)), 21);
+    const lanes other = lanes_left(lanes_sub(e, lanes_set(1)), 23);
+    return lanes_as_floats(lanes_xor(other, lanes_and(is_small, lanes_xor(other, small))));
+}
+
+MATMUL_INLINE void unpack_mxfp4(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
+    for (int b = 0; b < n / QK_MXFP4; b++) {
+        lanes v[4], codes[8];
+        load_words(s, b, offsetof(block_mxfp4, qs), 4, v);
+        split_nibbles(v, codes);
+        look_up(fp4_values(), codes);
+        store_block(t, b, codes);
+        vec_store(out->scales[b], half_of_exponent(load_bytes(s, b, offsetof(block_mxfp4, e))));
     }
 }
 
@@ -131,23 +147,30 @@ MATMUL_INLINE void scales_iq4_xs(const lanes head[2], float scales[][PACK_ROWS])
     }
 }
 
-void pack_iq4_xs(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
-    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_iq4_xs) };
+MATMUL_INLINE void unpack_iq4_xs(const struct source s, int n, const struct target t) {
+    struct packed * out = t.out;
     for (int b = 0; b < n / QK_K; b++) {
-        const size_t offset = (size_t) b * sizeof(block_iq4_xs);
         lanes head[4];
-        lanes_gather16(rows, offset, head);
+        load_words(s, b, 0, 4, head);
         scales_iq4_xs(head, out->scales + b * 8);
         UNROLL for (int j = 0; j < 8; j++) {
             lanes v[4], codes[8];
-            lanes_gather16(rows, offset + offsetof(block_iq4_xs, qs) + 16 * j, v);
+            load_words(s, b, offsetof(block_iq4_xs, qs) + 16 * j, 4, v);
             split_nibbles(v, codes);
-            look_up(codes);
+            look_up(iq4_values(), codes);
             UNROLL for (int g = 0; g < 8; g++) {
                 store_codes(t, b * 64 + j * 8 + g, codes[g]);
             }
         }
     }
 }
+
+UNPACK(q4_0)
+UNPACK(q4_1)
+UNPACK(q5_0)
+UNPACK(q5_1)
+UNPACK(iq4_nl)
+UNPACK(iq4_xs)
+UNPACK(mxfp4)
 
 #endif

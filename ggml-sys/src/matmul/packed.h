@@ -1,10 +1,17 @@
 // Quantised weights of 16 rows, unpacked: one 32-bit lane for each row, four codes in a lane.
 #pragma once
 
-#include "lanes.h"
+#include "columns.h"
+#include "interleave.h"
 
 #ifdef MATMUL_LANES
 
+#define GGML_COMMON_DECL_C
+#include "ggml-common.h"
+
+#include <stddef.h>
+
+#define INTERLEAVED_AHEAD 4096 // bytes from interleaved weights to those that are prefetched meanwhile
 #define PACK_ROWS 16
 #define PACK_K    1024 // terms that are unpacked at a time; a multiple of every block
 
@@ -24,39 +31,118 @@ struct pack_format {
     int  bits;   // of a code
 };
 
+// A type: bytes and offset of the scale that is not in a word, what bits are changed where rows are interleaved, and its
+// codes.
+#define FORMAT(name, loose, at, flip, ...)                                                                            \
+    static const struct word_layout layout_##name = { sizeof(block_##name), loose, at, flip };                        \
+    static const struct pack_format format_##name = { __VA_ARGS__ };
+
+FORMAT(q8_0, 2, 0, LANES_ZERO, 32, 32, 1, false, LANES_ZERO, 8)
+FORMAT(q4_0, 2, 0, 0, 32, 32, 1, false, 8, 4)
+FORMAT(q5_0, 2, 0, 0, 32, 32, 1, false, 16, 5)
+FORMAT(iq4_nl, 2, 0, 0, 32, 32, 1, false, LANES_ZERO, 8)
+FORMAT(mxfp4, 1, 0, 0, 32, 32, 1, false, LANES_ZERO, 8)
+FORMAT(q4_1, 0, 0, 0, 32, 32, 1, true, 0, 4)
+FORMAT(q5_1, 0, 0, 0, 32, 32, 1, true, 0, 5)
+FORMAT(iq4_xs, 0, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
+FORMAT(q4_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 4)
+FORMAT(q5_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 5)
+FORMAT(q6_K, 2, offsetof(block_q6_K, d), 0, QK_K, 16, QK_K / 16, false, 32, 6)
+
 // Weights that are prefetched while others are unpacked, as many bytes as those: the next ones, and
-// ones that are needed much later.
+// ones that are needed much later; NULL: there are none of these.
 struct coming {
     const char * next;
     const char * later;
 };
 
+// Blocks of 16 rows, each as ggml has it or all interleaved (interleave.h).
+struct source {
+    bool                 is_interleaved;
+    struct word_layout   layout;
+    const char * const * rows;   // 16 of them
+    const char *         loose;  // interleaved
+    const char *         words;
+};
+
 // Unpacks `n` terms (a multiple of the block) of 16 rows.
-typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, struct coming coming,
-                        struct packed * out);
+typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);
 
-#define PACK(name) \
-    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out)
+// The same of interleaved rows.
+typedef void (*pack_interleaved_fn)(const char * loose, const char * words, int n, struct coming coming,
+                                    struct packed * out);
 
-PACK(q8_0);
-PACK(q4_0);
-PACK(q4_1);
-PACK(q5_0);
-PACK(q5_1);
-PACK(iq4_nl);
-PACK(iq4_xs);
-PACK(q4_K);
-PACK(q5_K);
-PACK(q6_K);
+#define PACK(name)                                                                                                    \
+    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);           \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
+                                 struct packed * out);                                                                \
+    void multiply_interleaved_##name(const struct matmul_job * job);
 
-// The half float at `offset` of each of 16 rows.
-MATMUL_INLINE vec load_halves(const char * const rows[PACK_ROWS], size_t offset) {
+PACK(q8_0)
+PACK(q4_0)
+PACK(q4_1)
+PACK(q5_0)
+PACK(q5_1)
+PACK(iq4_nl)
+PACK(iq4_xs)
+PACK(mxfp4)
+PACK(q4_K)
+PACK(q5_K)
+PACK(q6_K)
+
+// Bytes of block `b` from `offset` on, `n` words of each of 16 rows.
+MATMUL_INLINE void load_words(const struct source s, int b, size_t offset, int n, lanes * v) {
+    if (s.is_interleaved) {
+        const size_t first = (size_t) b * words_of(s.layout) + word_at(s.layout, offset);
+        UNROLL for (int i = 0; i < n; i++) {
+            v[i] = lanes_load_any(s.words + (first + i) * 4 * PACK_ROWS);
+        }
+        return;
+    }
+    const size_t at = (size_t) b * s.layout.bytes + offset;
+    UNROLL for (int i = 0; i < n; i += 4) {
+        if (n - i >= 16) {
+            lanes_gather64(s.rows, at + 4 * i, v + i);
+            i += 12;
+        } else {
+            lanes_gather16(s.rows, at + 4 * i, v + i);
+        }
+    }
+}
+
+// Eight words from `offset` on of block `b`, and of block `last`, of each of 16 rows.
+MATMUL_INLINE void load_word_pairs(const struct source s, int b, int last, size_t offset, lanes v[16]) {
+    if (s.is_interleaved) {
+        load_words(s, b, offset, 8, v);
+        load_words(s, last, offset, 8, v + 8);
+    } else {
+        lanes_gather32(s.rows, b * s.layout.bytes + offset, last * s.layout.bytes + offset, v);
+    }
+}
+
+// The half float at `offset` of block `b` of each of 16 rows; the one that is not in a word.
+MATMUL_INLINE vec load_halves(const struct source s, int b, size_t offset) {
+    if (s.is_interleaved) {
+        return vec_f16(s.loose + (size_t) b * loose_bytes(s.layout));
+    }
     short h[PACK_ROWS];
     for (int r = 0; r < PACK_ROWS; r++) {
-        memcpy(&h[r], rows[r] + offset, 2);
+        memcpy(&h[r], s.rows[r] + (size_t) b * s.layout.bytes + offset, 2);
     }
     return lanes_halves(_mm_set_epi16(h[7], h[6], h[5], h[4], h[3], h[2], h[1], h[0]),
                         _mm_set_epi16(h[15], h[14], h[13], h[12], h[11], h[10], h[9], h[8]));
+}
+
+// The byte at `offset` of block `b` of each of 16 rows, the one that is not in a word, as lanes.
+MATMUL_INLINE lanes load_bytes(const struct source s, int b, size_t offset) {
+    if (s.is_interleaved) {
+        return lanes_of_bytes(_mm_loadu_si128((const __m128i *) (s.loose + (size_t) b * loose_bytes(s.layout))));
+    }
+    uint8_t bytes[PACK_ROWS];
+    for (int r = 0; r < PACK_ROWS; r++) {
+        bytes[r] = (uint8_t) s.rows[r][(size_t) b * s.layout.bytes + offset];
+    }
+    return lanes_of_bytes(_mm_loadu_si128((const __m128i *) bytes));
 }
 
 // The destination of unpacked codes, and the weights to prefetch meanwhile.
@@ -65,22 +151,106 @@ struct target {
     struct coming   coming;
     int             block_codes; // lanes of codes in a block
     int             block_bytes; // of 16 rows
+    // Where codes of one block are multiplied with a column in place of being stored: the sums of their groups, lanes
+    // of a group, and the column.
+    struct lanes_sum * dots;
+    int             quads, bits;
+    const int8_t *  column;
 };
 
-// Stores one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
+// Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
 // side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). Many
 // prefetches at once would stall, hence the fence: compilers would gather them.
 MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
-    lanes_store(t.out->codes[at], v);
     const int block = at / t.block_codes, part = at % t.block_codes;
+    if (t.dots) {
+        lanes_add_product(t.bits, part % t.quads, &t.dots[part / t.quads], v, t.column + 4 * part);
+    } else {
+        lanes_store(t.out->codes[at], v);
+    }
     const int from = (t.block_bytes * part / t.block_codes + 63) / 64;
     const int to   = (t.block_bytes * (part + 1) / t.block_codes + 63) / 64;
     UNROLL for (int line = from; line < to; line++) {
         const size_t offset = (size_t) block * t.block_bytes + 64 * line;
         _mm_prefetch(t.coming.next + offset, _MM_HINT_T0);
-        _mm_prefetch(t.coming.later + offset, _MM_HINT_T1);
+        if (t.coming.later) {
+            _mm_prefetch(t.coming.later + offset, _MM_HINT_T1);
+        }
     }
-    __asm__ volatile("" ::: "memory");
+    if (!t.dots) {
+        __asm__ volatile("" ::: "memory");
+    }
 }
+
+typedef void (*unpack_fn)(const struct source s, int n, const struct target t);
+
+MATMUL_INLINE struct target target_of(const struct pack_format f, const struct word_layout layout, struct coming coming,
+                                      struct packed * out) {
+    return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, NULL };
+}
+
+// Interleaved rows times one column, with the bits of multiply_tile (quant.c): codes are multiplied as they are unpacked.
+MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const struct pack_format f,
+                                        const struct word_layout layout, unpack_fn unpack) {
+    const int64_t blocks = job->k / f.block;
+    for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
+        const char * loose = job->rows + (size_t) row * job->row_stride;
+        const char * words = loose + (size_t) blocks * loose_bytes(layout);
+        struct column_view c = view_column(job, 0, 0, f.groups * f.group, f.group);
+        const size_t bytes = words_of(layout) * 4 * PACK_ROWS;
+        const int groups = f.block / f.group;
+        vec sum = vec_set(0.0f);
+        for (int64_t b = 0; b < blocks; b++) {
+            struct packed w;
+            struct lanes_sum dots[QK_K / 16];
+            UNROLL for (int g = 0; g < groups; g++) {
+                dots[g].all = lanes_set(f.mins ? 0 : c.sums[g]);
+            }
+            struct target t = target_of(f, layout, (struct coming) { words + INTERLEAVED_AHEAD, NULL }, &w);
+            t.dots   = dots;
+            t.column = c.codes;
+            unpack((struct source) { true, layout, NULL, loose, words }, f.block, t);
+            vec part = vec_set(0.0f);
+            UNROLL for (int g = 0; g < groups; g++) {
+                const vec value = lanes_float(dots[g].all), scale = vec_load(w.scales[g]);
+                if (f.groups == 1) {
+                    sum = vec_fma(value, vec_mul(scale, vec_set(c.scales[g])), sum);
+                } else {
+                    part = vec_fma(value, scale, part);
+                }
+                if (f.mins) {
+                    float column_sum;
+                    memcpy(&column_sum, &c.sums[g], 4);
+                    vec * to = f.groups == 1 ? &sum : &part;
+                    *to = vec_fma(vec_load(w.mins[g]), vec_set(column_sum), *to);
+                }
+            }
+            if (f.groups > 1) {
+                sum = vec_fma(part, vec_set(c.scales[0]), sum);
+            }
+            loose    += loose_bytes(layout);
+            words    += bytes;
+            c.codes  += f.block;
+            c.scales += f.groups == 1 ? groups : 1;
+            c.sums   += groups;
+        }
+        vec_store(c.out + row, sum);
+    }
+}
+
+// The functions of a type, by `unpack_NAME`.
+#define UNPACK(name)                                                                                                  \
+    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {          \
+        unpack_##name((struct source) { false, layout_##name, rows, NULL, NULL }, n,                                  \
+                      target_of(format_##name, layout_##name, coming, out));                                          \
+    }                                                                                                                 \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
+                                 struct packed * out) {                                                               \
+        unpack_##name((struct source) { true, layout_##name, NULL, loose, words }, n,                                 \
+                      target_of(format_##name, layout_##name, coming, out));                                          \
+    }                                                                                                                 \
+    void multiply_interleaved_##name(const struct matmul_job * job) {                                                 \
+        multiply_interleaved(job, format_##name, layout_##name, unpack_##name);                                       \
+    }
 
 #endif

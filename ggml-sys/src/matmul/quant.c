@@ -8,9 +8,6 @@
 
 #ifdef MATMUL_LANES
 
-#define GGML_COMMON_DECL_C
-#include "ggml-common.h"
-
 // Sum of 32 or 16 signed bytes.
 MATMUL_INLINE int sum_codes(const int8_t * q, int n) {
     int sum = 0;
@@ -142,21 +139,28 @@ MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct 
 MATMUL_INLINE int part_of(const struct matmul_job * job) { return job->n_columns <= 8 ? 256 : PACK_K; }
 
 MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct pack_format f,
-                                   size_t block_bytes, pack_fn pack) {
+                                   const struct word_layout layout, pack_fn pack, pack_interleaved_fn pack_interleaved) {
     _Alignas(64) struct packed w;
     const int part = part_of(job);
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
         const char * base = job->rows + (size_t) row * job->row_stride;
+        const char * words = base + (size_t) (job->k / f.block) * loose_bytes(layout);
         for (int64_t done = 0; done < job->k; done += part) {
             const int n = job->k - done < part ? (int) (job->k - done) : part;
-            const size_t offset = (size_t) (done / f.block) * block_bytes;
-            const char * rows[PACK_ROWS];
-            for (int r = 0; r < PACK_ROWS; r++) {
-                const int at = row + r < job->n_rows ? r : job->n_rows - 1 - row;
-                rows[r] = base + (size_t) at * job->row_stride + offset;
-            }
+            const size_t block  = (size_t) (done / f.block);
+            const size_t offset = block * layout.bytes;
             const char * next = base + PACK_ROWS * (job->row_stride + offset);
-            pack(rows, n, (struct coming) { next, next + job->ahead }, &w);
+            const struct coming coming = { next, next + job->ahead };
+            if (job->is_interleaved) {
+                pack_interleaved(base + block * loose_bytes(layout), words + block * words_of(layout) * 4 * PACK_ROWS, n, coming, &w);
+            } else {
+                const char * rows[PACK_ROWS];
+                for (int r = 0; r < PACK_ROWS; r++) {
+                    const int at = row + r < job->n_rows ? r : job->n_rows - 1 - row;
+                    rows[r] = base + (size_t) at * job->row_stride + offset;
+                }
+                pack(rows, n, coming, &w);
+            }
             multiply_columns(job, f, &w, row, done, n);
         }
     }
@@ -169,55 +173,53 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
 #endif
 
 // A type of weights: its format, its columns, its functions.
-#define KERNEL_Q8_0(name, block_type, zero_code, bits)                                               \
-    static const struct pack_format format_##name = { 32, 32, 1, false, zero_code, bits };           \
+#define KERNEL_Q8_0(name, alone)                                               \
     static size_t size_##name(int64_t k) { return column_size(k, QK8_0, 32); }                       \
     static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
-        from_q8_0(x, first, last, k, y, zero_code);                                                  \
+        from_q8_0(x, first, last, k, y, format_##name.zero);                                                  \
     }                                                                                                \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name)    \
+        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, alone, &layout_##name, multiply_interleaved_##name \
     };
 
-#define KERNEL_Q8_1(name, block_type, bits)                                                          \
-    static const struct pack_format format_##name = { 32, 32, 1, true, 0, bits };                    \
+#define KERNEL_Q8_1(name)                                                          \
     static size_t size_##name(int64_t k) { return column_size(k, QK8_1, 32); }                       \
     static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
         from_q8_1(x, first, last, k, y);                                                             \
     }                                                                                                \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name)    \
+        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name, multiply_interleaved_##name \
     };
 
-#define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code, bits)                             \
-    static const struct pack_format format_##name = { QK_K, group, QK_K / group, with_mins, zero_code, bits }; \
-    static size_t size_##name(int64_t k) { return column_size(k, QK_K, group); }                     \
+#define KERNEL_Q8_K(name)                             \
+    static size_t size_##name(int64_t k) { return column_size(k, QK_K, format_##name.group); }                     \
     static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
-        from_q8_K(x, first, last, k, y, group, with_mins, zero_code);                                \
+        from_q8_K(x, first, last, k, y, format_##name.group, format_##name.mins, format_##name.zero);                                \
     }                                                                                                \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name)    \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name, multiply_interleaved_##name \
     };
 
-KERNEL_Q8_0(q8_0, block_q8_0, LANES_ZERO, 8)
-KERNEL_Q8_0(q4_0, block_q4_0, 8, 4)
-KERNEL_Q8_0(q5_0, block_q5_0, 16, 5)
-KERNEL_Q8_0(iq4_nl, block_iq4_nl, LANES_ZERO, 8)
-KERNEL_Q8_1(q4_1, block_q4_1, 4)
-KERNEL_Q8_1(q5_1, block_q5_1, 5)
-KERNEL_Q8_K(iq4_xs, block_iq4_xs, 32, false, LANES_ZERO, 8)
-KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0, 4)
-KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0, 5)
-KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 6)
+KERNEL_Q8_0(q8_0, LANES_ALONE(q8_0))
+KERNEL_Q8_0(q4_0, LANES_ALONE(q4_0))
+KERNEL_Q8_0(q5_0, LANES_ALONE(q5_0))
+KERNEL_Q8_0(iq4_nl, LANES_ALONE(iq4_nl))
+KERNEL_Q8_0(mxfp4, NULL)
+KERNEL_Q8_1(q4_1)
+KERNEL_Q8_1(q5_1)
+KERNEL_Q8_K(iq4_xs)
+KERNEL_Q8_K(q4_K)
+KERNEL_Q8_K(q5_K)
+KERNEL_Q8_K(q6_K)
 
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     switch (type) {
@@ -227,6 +229,7 @@ const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
         case GGML_TYPE_Q5_0: return &kernel_q5_0;
         case GGML_TYPE_Q5_1: return &kernel_q5_1;
         case GGML_TYPE_IQ4_NL: return &kernel_iq4_nl;
+        case GGML_TYPE_MXFP4: return &kernel_mxfp4;
         case GGML_TYPE_IQ4_XS: return &kernel_iq4_xs;
         case GGML_TYPE_Q4_K: return &kernel_q4_K;
         case GGML_TYPE_Q5_K: return &kernel_q5_K;

@@ -14,6 +14,7 @@ use ggml_sys as sys;
 
 use super::buffer::Buffer;
 use super::error::Error;
+use super::interleave::InterleavedRows;
 use crate::weights::{FileBytes, TensorType};
 
 /// Descriptions of tensors, with the buffers that hold their data.
@@ -29,6 +30,8 @@ pub(super) struct ArenaInner {
     /// Host memory that buffers point into.
     hosts: RefCell<Vec<FileBytes>>,
     reads: RefCell<Vec<Arena>>,
+    /// Interleaved rows that tensors use.
+    interleaved: RefCell<Vec<InterleavedRows>>,
     /// Whether the tensors have places without memory ([`super::Device::stand_in`]).
     stands_in: Cell<bool>,
 }
@@ -68,6 +71,7 @@ impl Arena {
             buffers: RefCell::default(),
             hosts: RefCell::default(),
             reads: RefCell::default(),
+            interleaved: RefCell::default(),
             stands_in: Cell::new(false),
         })))
     }
@@ -95,6 +99,10 @@ impl Arena {
         {
             reads.push(other.arena.clone());
         }
+    }
+
+    pub(super) fn keep_rows(&self, rows: InterleavedRows) {
+        self.0.interleaved.borrow_mut().push(rows);
     }
 
     pub(super) fn mark_stand_in(&self) {

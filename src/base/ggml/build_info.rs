@@ -6,6 +6,9 @@ use ggml_sys as sys;
 
 use super::c_text::text;
 
+/// Environment variable: the instruction set to compute with, of those of the program.
+pub const MARCH_VARIABLE: &str = "BENCH_MARCH";
+
 /// What the program alone knows. Packages below it do not have its commit, or each commit would have them compiled again.
 static PROGRAM: OnceLock<(&'static str, &'static [&'static str])> = OnceLock::new();
 
@@ -22,7 +25,9 @@ pub struct BuildInfo {
     pub target: &'static str,
     /// The optional parts that it has, as cargo names them.
     pub features: &'static [&'static str],
-    /// The instruction set that was asked for, as compilers name it.
+    /// The instruction sets that it has computations for, as compilers name them, the least first.
+    pub marches: Vec<&'static str>,
+    /// The one of these that it computes with: the last that this machine's processor runs, or what `BENCH_MARCH` names.
     pub march: &'static str,
     /// The instruction sets that its computations use, besides those that every processor of the kind has.
     pub instruction_sets: Vec<&'static str>,
@@ -46,9 +51,11 @@ pub fn set_program(commit: &'static str, features: &'static [&'static str]) {
 /// What this program was built from and for.
 pub fn build_info() -> BuildInfo {
     let (commit, features) = PROGRAM.get().copied().unwrap_or_default();
-    // SAFETY: the function takes nothing and returns a static string.
-    let compiled = unsafe { text(sys::shim_instruction_sets()) };
+    // SAFETY: the functions take nothing and return static strings.
+    let (march, compiled) =
+        unsafe { (text(sys::shim_march()), text(sys::shim_instruction_sets())) };
     let compiled: Vec<&str> = compiled.split_whitespace().collect();
+    let marches: Vec<&str> = sys::MARCH.split(',').collect();
     let known = known_instruction_sets().into_iter().map(|(name, _)| name);
     BuildInfo {
         version: env!("CARGO_PKG_VERSION"),
@@ -56,7 +63,12 @@ pub fn build_info() -> BuildInfo {
         ggml: sys::IDENTITY,
         target: sys::TARGET,
         features,
-        march: sys::MARCH,
+        march: marches
+            .iter()
+            .find(|one| **one == march)
+            .copied()
+            .unwrap_or_default(),
+        marches,
         instruction_sets: known.filter(|name| compiled.contains(name)).collect(),
     }
 }

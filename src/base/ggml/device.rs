@@ -9,6 +9,7 @@ use super::arena::{Arena, Tensor};
 use super::buffer::Buffer;
 use super::c_text::text;
 use super::error::{Error, fault};
+use super::interleave::{InterleavedRows, RowsInFile};
 use crate::util::lock::lock;
 use crate::weights::{FileBytes, TensorType};
 
@@ -528,5 +529,29 @@ fn offset_of_rows(
                 tensor.bytes()
             ),
         }),
+    }
+}
+impl Tensor {
+    /// Whether the tensor is used in place in a file and products on the processor are faster with interleaved rows.
+    pub fn interleaves(&self) -> bool {
+        let is_in_file = self.arena.is_host_memory() && self.is_contiguous();
+        is_in_file && RowsInFile::are_interleaved(self.ty(), self.shape())
+    }
+
+    /// Has products on the processor read interleaved rows in place of the tensor's own.
+    ///
+    /// # Errors
+    /// The rows are not those of the tensor.
+    pub fn use_interleaved(&self, rows: &InterleavedRows) -> Result<(), Error> {
+        if !self.interleaves() || self.bytes() != rows.bytes() {
+            return fault("use_interleaved", format!("{rows:?} for {self:?}"));
+        }
+        self.arena.keep_rows(rows.clone());
+        // SAFETY: the rows are whole tiles of the tensor's type and shape, and live as long as its arena. No graph runs
+        // meanwhile: handles stay on one thread.
+        unsafe {
+            sys::shim_tensor_set_interleaved(self.as_ptr(), rows.as_ptr().cast());
+        }
+        Ok(())
     }
 }

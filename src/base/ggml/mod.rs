@@ -18,6 +18,8 @@ mod executor;
 mod fill;
 mod graph_ops;
 mod host;
+mod input_sums;
+mod interleave;
 mod library;
 mod log;
 mod memory;
@@ -41,7 +43,8 @@ pub use ahead::Readback;
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
 pub use build_info::{
-    BuildInfo, build_info, machine_instruction_sets, missing_instruction_sets, set_program,
+    BuildInfo, MARCH_VARIABLE, build_info, machine_instruction_sets, missing_instruction_sets,
+    set_program,
 };
 pub use c_text::version;
 pub use caches::CACHE_TYPES;
@@ -50,6 +53,8 @@ pub use error::{Error, Result};
 pub use executor::{Executor, ThreadPool, WorkCounts};
 pub use graph_ops::{GraphOp, OpSource};
 pub use host::HostNumbers;
+pub use input_sums::{ColumnSums, InputSums};
+pub use interleave::{InterleavedRows, RowsInFile};
 pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{
@@ -59,6 +64,8 @@ pub use ops::{
 pub use placed::MisplacedOp;
 pub use process::end_process;
 pub use profile::{Cost, PlaceCost, Profile};
-pub use quantize::{dequantize, quantize, quantize_into};
+pub use quantize::{
+    IMPORTANCE_LIMIT, MADE_TYPES, dequantize, needs_importance, quantize, quantize_into,
+};
 pub use scope::Scope;
 pub use support::KeptOp;

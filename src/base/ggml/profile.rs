@@ -13,6 +13,7 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::c_text::text;
+use super::input_sums::InputSums;
 use super::ops::Graph;
 use super::scope::{OUTSIDE, Scope, ScopePlace};
 
@@ -94,6 +95,8 @@ pub struct Profile {
     costs: BTreeMap<(&'static str, sys::ggml_op), Cost>,
     uses: BTreeMap<&'static str, u64>,
     n_graphs: u64,
+    /// Sums over what weights are multiplied with, if they are wanted.
+    inputs: Option<InputSums>,
 }
 
 /// Kind, path, use, and the operations: graphs of other shapes may have other operations.
@@ -106,6 +109,17 @@ impl Profile {
             weights: weights.iter().map(Tensor::key).collect(),
             ..Self::default()
         }
+    }
+
+    /// The same profile, which also sums the squares of the values that weights are multiplied with.
+    #[must_use]
+    pub fn with_inputs(mut self) -> Self {
+        self.inputs = Some(InputSums::new(self.weights.clone()));
+        self
+    }
+
+    pub fn inputs(&self) -> Option<&InputSums> {
+        self.inputs.as_ref()
     }
 
     pub fn n_graphs(&self) -> u64 {
@@ -158,8 +172,9 @@ impl Profile {
         let mut clock = Clock {
             started: Instant::now(),
             times: Vec::with_capacity(graph.n_nodes()),
+            inputs: self.inputs.as_mut(),
         };
-        let data: *mut Clock = &mut clock;
+        let data: *mut Clock<'_> = &mut clock;
         // SAFETY: the caller vouches for scheduler and graph; the clock outlives the computation,
         // after which the callback is removed.
         let status = unsafe {
@@ -168,9 +183,10 @@ impl Profile {
             sys::ggml_backend_sched_set_eval_callback(scheduler, None, std::ptr::null_mut());
             status
         };
+        let times = clock.times;
         let mut places: Vec<PlaceCost> = Vec::new();
         let mut known: HashMap<(&'static str, Rc<str>, u32), usize> = HashMap::new();
-        for (node, time) in clock.times {
+        for (node, time) in times {
             let place = graph.scopes().place(node as usize);
             let place = place.unwrap_or_else(ScopePlace::outside);
             let kind = place.kind;
@@ -202,9 +218,10 @@ impl Profile {
     }
 }
 
-struct Clock {
+struct Clock<'p> {
     started: Instant,
     times: Vec<(*mut sys::ggml_tensor, Duration)>,
+    inputs: Option<&'p mut InputSums>,
 }
 
 /// ggml calls this before each node, to ask whether its result is wanted, and after it. Nodes that only describe memory
@@ -212,9 +229,13 @@ struct Clock {
 unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
     // SAFETY: `data` is the state that `Profile::run` owns while the graph runs, and ggml calls
     // from the thread that runs it.
-    let clock = unsafe { &mut *data.cast::<Clock>() };
+    let clock = unsafe { &mut *data.cast::<Clock<'_>>() };
     if !ask {
         clock.times.push((node, clock.started.elapsed()));
+        if let Some(inputs) = &mut clock.inputs {
+            // SAFETY: the node has just been computed, so its sources are alive and hold their values.
+            unsafe { inputs.add(node) };
+        }
         return true;
     }
     // SAFETY: ggml shows a live node.

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use lab_base::weights::TensorType;
 use lab_core::model::Options;
+use lab_core::models::quantise::Mix;
 use lab_core::models::{OpenedModel, tokenizer_of};
 use lab_inspect::drift::{self, Drift};
 
@@ -21,7 +21,7 @@ use super::compare::{PathOption, parse_path_option};
 use super::input_file::read_at_most;
 use super::media_files::MediaFiles;
 use super::options::{LoadDefaults, LoadOptions, TwoModels};
-use super::values::{matrix_type, some_tokens};
+use super::values::{mix, some_tokens};
 use super::{Failure, output};
 
 #[derive(Debug, Subcommand)]
@@ -126,8 +126,8 @@ pub(super) struct DriftArgs {
     #[arg(long, default_value = "512", value_name = "N", value_parser = some_tokens)]
     max_tokens: usize,
     /// Type to which the weights of B are quantised while it is loaded, such as q4_k
-    #[arg(long, value_name = "TYPE", value_parser = matrix_type)]
-    b_type: Option<TensorType>,
+    #[arg(long, value_name = "TYPE", value_parser = mix)]
+    b_type: Option<Mix>,
     /// Execution path of B: `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `flash` (flash attention),
     /// `devices` (only B has layers on other devices than the CPU), `plain` (float64 reference implementation of
     /// every operation, slow); several separated by commas
@@ -195,8 +195,8 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
         drift::layer_states(&mut model, &tokens)?
     };
     let opened = args.load.open(b.as_ref().unwrap_or(&a))?;
-    let opened = match args.b_type {
-        Some(ty) => opened.quantised(ty)?,
+    let opened = match &args.b_type {
+        Some(mix) => opened.quantised(mix)?,
         None => opened,
     };
     let mut options = options(args, &opened, tokens.len())?;

@@ -275,6 +275,7 @@ impl<'a> Checker<'a> {
             (&target.from_first, "boolean", "from_first"),
             (&target.block, "number", "block"),
             (&target.mask, "number", "mask"),
+            (&target.heads, "number", "heads"),
         ] {
             if let Some(setting) = setting {
                 let span = setting.span.as_ref().unwrap_or(&target.span);

@@ -224,8 +224,8 @@ pub struct WeightSpec {
     pub may_forbid: bool,
     /// The role, which decides how `synth` fills the weight, and whether it is quantised.
     pub role: WeightRole,
-    /// The class by which a quantiser chooses the type.
-    pub quantised: QuantClass,
+    /// Whether a matrix or table may be quantised.
+    pub is_quantised: bool,
     /// Keys of the weights whose rows this weight consists of, one after another; empty: it has its own rows.
     pub parts: &'static [&'static str],
     /// One phrase for the documentation.
@@ -250,16 +250,19 @@ impl WeightSpec {
             // A norm needs no weight.
             may_forbid: matches!(role, WeightRole::Scale),
             role,
-            quantised: QuantClass::Usual,
+            is_quantised: true,
             parts: &[],
             doc,
         }
     }
 
-    /// Sets the class by which a quantiser chooses the type.
+    /// A matrix or table that a quantiser leaves in the type of the file.
     #[must_use]
-    pub const fn quantised_as(self, quantised: QuantClass) -> Self {
-        Self { quantised, ..self }
+    pub const fn never_quantised(self) -> Self {
+        Self {
+            is_quantised: false,
+            ..self
+        }
     }
 
     /// Sets the weights, by their keys, whose rows this weight consists of, one after another.
@@ -324,23 +327,6 @@ pub enum WeightRole {
     Decay,
     /// Integers from 0 (i32) that name rows or experts, below the number that the option of this name gives.
     Ids(&'static str),
-}
-
-/// Classes of matrices and tables for which a quantiser chooses the same types; see `files::quantise`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuantClass {
-    /// The requested type.
-    Usual,
-    /// The type of the file.
-    Kept,
-    /// Value projections of attention, alone or with queries and keys: more bits in some layers.
-    Values,
-    /// Key projections of attention: more bits with eight experts.
-    Keys,
-    /// Output projections of attention: more bits with eight experts.
-    Heads,
-    /// Down projections: more bits in some layers.
-    Down,
 }
 
 /// A condition on the resolved options of an instance.
@@ -520,7 +506,7 @@ macro_rules! options {
 ///
 /// ```text
 /// KEY: ROLE "NAME OF THE TENSOR" ["DIMENSION", ..] CHANGES, "one phrase for the documentation";
-/// down: Matrix "ffn_down.weight" ["width", "n_embd"] quantised_as(QuantClass::Down) when("rank == 0"), "down projection";
+/// down: Matrix "ffn_down.weight" ["width", "n_embd"] when("rank == 0"), "down projection";
 /// ..SHARED;
 /// ```
 /// The role is a variant of [`WeightRole`]. Dimensions are in ggml order, as expressions over options and parameters. The

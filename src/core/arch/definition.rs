@@ -115,6 +115,8 @@ pub struct TargetUse {
     pub mask: Option<Setting>,
     /// Whether the row of the last token of the sequence drafts too.
     pub from_first: Option<Setting>,
+    /// Number of heads with weights of their own, of which each drafts one token. None: one.
+    pub heads: Option<Setting>,
     /// Name of the tensor with the token of the target for each token that the drafter has a logit for, if the file has it.
     pub tokens: Option<Spanned<String>>,
     /// Whether that tensor has the distances of these tokens from their own numbers.
@@ -491,8 +493,13 @@ pub const OF_FILE: char = '/';
 /// Between alternatives in the name of a tensor: the first that the file has is used, or the last one.
 pub const OR: char = '|';
 
-/// In the name of a tensor, the number of layers: the first layer of the file after those of the model.
-pub const AFTER_LAYERS: &str = "{n_layer}";
+/// A name of a tensor before, in and after the braces of a parameter, whose value stands there; none without one.
+pub fn braced_param(name: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = name.split_once('{')?;
+    let (param, after) = rest.split_once('}')?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!param.is_empty() && param.chars().all(fits)).then_some((before, param, after))
+}
 
 /// The names for the layer: `il` is the layer of the file, whose tensors and metadata are used, `depth` the place in
 /// the stack. They are equal unless a stack sets `il`.

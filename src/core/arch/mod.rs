@@ -24,14 +24,14 @@ pub(crate) mod table;
 
 pub use contract::{
     ActRef, CacheRef, Contract, ContractRule, NormRef, OptionKind, OptionSpec, OptionValue,
-    Presence, QuantClass, Registry, ResolvedOption, Resource, RopeRef, RowWidth, SelectionRef,
-    SideInput, WeightRole, WeightSpec,
+    Presence, Registry, ResolvedOption, Resource, RopeRef, RowWidth, SelectionRef, SideInput,
+    WeightRole, WeightSpec,
 };
 pub use definition::{
-    AFTER_LAYERS, ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText,
-    Head, IgnoreRules, IgnoredKey, Join, Mode, NEXT, OF_FILE, OR, Param, ParamSource, Reads,
-    Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, TARGET, TargetUse, WeightUse,
-    fits_pattern,
+    ArchDef, Branch, BranchTokens, CommonDefinitions, ContractUse, DefinitionText, Head,
+    IgnoreRules, IgnoredKey, Join, Mode, NEXT, OF_FILE, OR, Param, ParamSource, Reads, Resources,
+    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, TARGET, TargetUse, WeightUse,
+    braced_param, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;

@@ -77,6 +77,7 @@ impl ArchDef {
             setting(out, "block", target.block.as_ref())?;
             setting(out, "mask", target.mask.as_ref())?;
             setting(out, "from_first", target.from_first.as_ref())?;
+            setting(out, "heads", target.heads.as_ref())?;
             tap(out, "tokens", target.tokens.as_ref())?;
         }
         for stack in &self.stacks {
@@ -147,6 +148,7 @@ impl ArchDef {
                 &target.block,
                 &target.mask,
                 &target.from_first,
+                &target.heads,
                 &target.distances,
             ]
         });

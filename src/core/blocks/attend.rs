@@ -13,6 +13,7 @@ use super::context::{
 };
 use super::lab::AttentionCapture;
 use super::position_bias::{DISTANCES, DistanceBuckets, TABLE};
+use super::turn::Turns;
 use super::{cast, joined, refused};
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
@@ -83,7 +84,9 @@ impl UnitBuilder<'_, '_> {
         }
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
-        let visible = self.visible(own, dk, rows)?;
+        let turns = Turns::of(own.state, (dk, dv), self.is_quantised);
+        let q = &self.turn(q, turns.keys)?;
+        let visible = self.visible(own, dk, rows, turns)?;
         self.take_weights(q, &visible.k, kv_heads, &scores)?;
         let heads_of = KeyHeads {
             k: &visible.k,
@@ -94,7 +97,7 @@ impl UnitBuilder<'_, '_> {
             k_heads: kv_heads,
             v_heads: if visible.v.is_some() { kv_heads } else { 1 },
         };
-        match &visible.view {
+        let y = match &visible.view {
             AttentionView::Blocks { queries, table } => {
                 let all = Runs {
                     n_tokens: n as usize,
@@ -178,7 +181,8 @@ impl UnitBuilder<'_, '_> {
                     )
                 })
             }
-        }
+        }?;
+        self.turn(&y, turns.values)
     }
 
     /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
@@ -342,6 +346,7 @@ impl UnitBuilder<'_, '_> {
         own: KeyOwner<'_>,
         dk: u64,
         rows: &KeyRows<'_>,
+        turns: Turns,
     ) -> Result<VisibleKeyValues> {
         let (g, n, unit) = (self.g, self.n_tokens, self.unit);
         // The heads of a token as one row. It is a view, never a reshape: backends rotate and store the rows of a view
@@ -358,14 +363,17 @@ impl UnitBuilder<'_, '_> {
             (Some(path), _) => self.store.stored(KeyOwner { path, ..own }),
             (None, None) if self.keys_are_of_source(unit) => self.store.stored(own),
             (None, Some((k, None))) if own.state.pooled.is_some() => {
-                let ended = rows.ended.as_ref();
-                let ended = ended.map(|keys| g.reshape(keys, [dk, keys.shape()[2], 1, 1]));
-                let (k, ended) = (row(k, dk)?, ended.transpose()?);
+                let ended = rows.ended.as_ref().map(|keys| {
+                    let keys = self.turn(keys, turns.keys)?;
+                    g.reshape(&keys, [dk, keys.shape()[2], 1, 1])
+                });
+                let (k, ended) = (row(&self.turn(k, turns.keys)?, dk)?, ended.transpose()?);
                 self.store.append_with_ended(g, own, &k, ended.as_ref())
             }
             (None, Some((k, v))) => {
-                let v = v.map(|v| row(v, rows.dv)).transpose()?;
-                self.store.append(g, own, &row(k, dk)?, v.as_ref())
+                let v = v.map(|v| row(&self.turn(v, turns.values)?, rows.dv));
+                let (k, v) = (row(&self.turn(k, turns.keys)?, dk)?, v.transpose()?);
+                self.store.append(g, own, &k, v.as_ref())
             }
             (None, None) => Err(refused(
                 "attend",

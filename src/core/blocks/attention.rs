@@ -20,8 +20,7 @@ use super::gate::{O_IN_POINT, OutputGate};
 use super::position_bias;
 use super::selection::{self, IndexInputs};
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, RowWidth, SelectionRef, SideInput,
-    StateSpec,
+    ActRef, CacheRef, Contract, NormRef, RopeRef, RowWidth, SelectionRef, SideInput, StateSpec,
 };
 use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
@@ -112,13 +111,13 @@ pub(super) static CONTRACT: Contract = Contract {
     ),
     options: Config::OPTIONS,
     weights: weights! {
-        qkv: Matrix "attn_qkv.weight" ["n_embd", "qkv_rows"] made_of(&["q", "k", "v"]) quantised_as(QuantClass::Values) optional, "queries, keys and values in one projection";
+        qkv: Matrix "attn_qkv.weight" ["n_embd", "qkv_rows"] made_of(&["q", "k", "v"]) optional, "queries, keys and values in one projection";
         qkv.bias: Bias "attn_qkv.bias" ["qkv_rows"] optional when("has('qkv')"), "bias of `qkv`";
         q: Matrix "attn_q.weight" ["n_embd", "if(gate == 'query', 2, 1) * heads * dk"] when("not has('qkv')"), "query projection";
         q.bias: Bias "attn_q.bias" ["if(gate == 'query', 2, 1) * heads * dk"] optional when("not has('qkv')"), "bias of the query projection";
-        k: Matrix "attn_k.weight" ["n_embd", "kv_heads * dk"] quantised_as(QuantClass::Keys) when("not has('qkv') and kv_layer == depth"), "key projection";
+        k: Matrix "attn_k.weight" ["n_embd", "kv_heads * dk"] when("not has('qkv') and kv_layer == depth"), "key projection";
         k.bias: Bias "attn_k.bias" ["kv_heads * dk"] optional when("not has('qkv') and kv_layer == depth"), "bias of the key projection";
-        v: Matrix "attn_v.weight" ["n_embd", "kv_heads * dv"] quantised_as(QuantClass::Values) when("not has('qkv') and values == 'proj' and kv_layer == depth"), "value projection";
+        v: Matrix "attn_v.weight" ["n_embd", "kv_heads * dv"] when("not has('qkv') and values == 'proj' and kv_layer == depth"), "value projection";
         v.bias: Bias "attn_v.bias" ["kv_heads * dv"] optional when("not has('qkv') and values == 'proj' and kv_layer == depth"), "bias of the value projection";
         q_norm: Scale "attn_q_norm.weight" ["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)", "if(qk_norm == 'each' or qk_norm == 'factor', heads, 1)"] when("qk_norm != 'none'"), "weight of the query norm";
         q_norm.bias: Bias "attn_q_norm.bias" ["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none'"), "bias of the query norm";
@@ -132,7 +131,7 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate == 'element' or gate == 'head'"), "projection to the gate of the heads' results";
         gate.bias: Bias "attn_gate.bias" ["if(gate == 'head', 1, dv) * heads"] optional when("gate == 'element' or gate == 'head'"), "bias of the gate projection";
         inner_norm: Scale "attn_sub_norm.weight" ["heads * dv"] when("inner_norm"), "weight of the norm before the output projection";
-        o: Matrix "attn_output.weight" ["heads * dv", "out"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
+        o: Matrix "attn_output.weight" ["heads * dv", "out"], "output projection: the heads back to the hidden state";
         o.bias: Bias "attn_output.bias" ["out"] optional, "bias of the output projection";
         ..position_bias::TABLE_WEIGHT;
         rel_k: Table "attn_rel_k.weight" ["if(has('rel_proj'), n_embd, dk)", "if(dim('rel_k', 1) > 0, dim('rel_k', 1), 2 * rel_zero + 1)"] optional, "in a tower: a key for each distance of key and query, whose product with the query is added to its score";

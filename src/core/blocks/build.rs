@@ -56,6 +56,8 @@ pub struct GraphBuilder<'a> {
     pub states: &'a mut dyn StateStore,
     /// Whether flash attention is used.
     pub flash_attn: bool,
+    /// Whether the KV cache stores keys, and values, in a quantised type.
+    pub is_quantised: [bool; 2],
     /// The latest result of each selection, by its place in the plan.
     pub selected: Selections,
     /// The captures and edits of the pass.

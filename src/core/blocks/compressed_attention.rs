@@ -18,9 +18,7 @@ use super::attend::{self, KeyRows};
 use super::build::{RopePositions, UnitBuilder};
 use super::context::{EndedSpans, SelectedKeys};
 use super::selection::{self, IndexInputs, Selection};
-use crate::arch::{
-    CacheRef, Contract, NormRef, PooledSpec, QuantClass, RopeRef, SelectionRef, StateSpec,
-};
+use crate::arch::{CacheRef, Contract, NormRef, PooledSpec, RopeRef, SelectionRef, StateSpec};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -57,11 +55,11 @@ pub(super) static CONTRACT: Contract = Contract {
         q_a: Matrix "attn_q_a.weight" ["n_embd", "q_rank"], "query down-projection to the latent row";
         q_a_norm: Scale "attn_q_a_norm.weight" ["q_rank"], "weight of the norm of the latent query row";
         q_b: Matrix "attn_q_b.weight" ["q_rank", "heads * d"], "query up-projection of the latent row";
-        kv: Matrix "attn_kv.weight" ["n_embd", "d"] quantised_as(QuantClass::Values), "projection to the row of a position";
+        kv: Matrix "attn_kv.weight" ["n_embd", "d"], "projection to the row of a position";
         kv_norm: Scale "attn_kv_a_norm.weight" ["d"], "weight of the norm of the row of a position";
         ..attend::SINKS;
-        o_a: Matrix "attn_output_a.weight" ["heads * d / groups", "if(has('o_a') and dim('o_a', 2) == 1, groups, 1) * o_rank", "if(has('o_a') and dim('o_a', 2) == 1, 1, groups)"] quantised_as(QuantClass::Heads), "output projection of each group of heads to its latent row";
-        o: Matrix "attn_output_b.weight" ["groups * o_rank", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the latent rows of all groups back to the hidden state";
+        o_a: Matrix "attn_output_a.weight" ["heads * d / groups", "if(has('o_a') and dim('o_a', 2) == 1, groups, 1) * o_rank", "if(has('o_a') and dim('o_a', 2) == 1, 1, groups)"], "output projection of each group of heads to its latent row";
+        o: Matrix "attn_output_b.weight" ["groups * o_rank", "n_embd"], "output projection: the latent rows of all groups back to the hidden state";
         pool: Matrix "attn_compressor_kv.weight" ["n_embd", "if(overlap, 2, 1) * d"] when("span > 0"), "projection to the rows that are pooled into the row of a span; with `overlap` the first half is pooled into the span after";
         pool_gate: Matrix "attn_compressor_gate.weight" ["n_embd", "if(overlap, 2, 1) * d"] when("span > 0"), "projection to the gates of the rows that are pooled";
         pool_offset: Bias "attn_compressor_ape.weight" ["if(overlap, 2, 1) * d", "span"] when("span > 0"), "offsets of the gates, one for each position of a span";

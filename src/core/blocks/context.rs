@@ -87,6 +87,8 @@ pub enum DerivedInput {
     GridMask(RowGrid, GridRule),
     /// i32 `[n]`: the numbers from 0.
     BlockTable(u64),
+    /// f32 `[n, n]`: the Hadamard matrix of this order, whose rows are orthonormal.
+    Hadamard(u64),
     /// f32 `[1, heads]`: the logarithm of each head's decay, `-slope * 2^(-8 (i + 1) / heads)`.
     Decay {
         /// Number of heads.

@@ -12,7 +12,7 @@
 //! `S [d, d, heads]`.
 
 use super::build::UnitBuilder;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, StateSpec};
 use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor, Unary};
 
@@ -62,9 +62,9 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Config::OPTIONS,
     weights: weights! {
         q: Matrix "attn_q.weight" ["n_embd", "k_heads * d"] optional, "query projection";
-        k: Matrix "attn_k.weight" ["n_embd", "k_heads * d"] quantised_as(QuantClass::Keys) when("has('q')"), "key projection";
-        v: Matrix "attn_v.weight" ["n_embd", "heads * d"] quantised_as(QuantClass::Values) when("has('q')"), "value projection";
-        qkv: Matrix "attn_qkv.weight" ["n_embd", "2 * k_heads * d + heads * d"] quantised_as(QuantClass::Values) when("not has('q')"), "queries, keys and values in one projection";
+        k: Matrix "attn_k.weight" ["n_embd", "k_heads * d"] when("has('q')"), "key projection";
+        v: Matrix "attn_v.weight" ["n_embd", "heads * d"] when("has('q')"), "value projection";
+        qkv: Matrix "attn_qkv.weight" ["n_embd", "2 * k_heads * d + heads * d"] when("not has('q')"), "queries, keys and values in one projection";
         gate_down: Matrix "ssm_g_a.weight" ["n_embd", "d"] optional, "down-projection of the output gate";
         gate: Matrix "attn_gate.weight" ["if(has('gate_down'), d, n_embd)", "heads * d"], "projection to the output gate";
         conv_q: Convolution "ssm_conv1d_q.weight" ["kernel", "1", "k_heads * d"] optional, "convolution of the queries over time";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::adapter_switches::AdapterSwitches;
 use super::build::UnitBuilder;
 use super::context::DerivedInput;
-use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
+use crate::arch::{Contract, NormRef, RowWidth};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -38,8 +38,8 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Config::OPTIONS,
     weights: weights! {
         tokens: Table "token_embd.weight" ["n_embd", "n_vocab"], "token embeddings";
-        types: Table "token_types.weight" ["n_embd", "if(n_types > 0, n_types, dim('types', 1))"] quantised_as(QuantClass::Kept) optional, "embeddings of token types; of type 1 are the tokens of the second text of a pair, of type 0 all others";
-        positions: Table "position_embd.weight" ["n_embd", "n_ctx_train"] quantised_as(QuantClass::Kept) optional, "position embeddings";
+        types: Table "token_types.weight" ["n_embd", "if(n_types > 0, n_types, dim('types', 1))"] never_quantised optional, "embeddings of token types; of type 1 are the tokens of the second text of a pair, of type 0 all others";
+        positions: Table "position_embd.weight" ["n_embd", "n_ctx_train"] never_quantised optional, "position embeddings";
         norm: Scale "token_embd_norm.weight" ["n_embd"] when("norm"), "weight of the norm";
         norm.bias: Bias "token_embd_norm.bias" ["n_embd"] optional when("norm"), "bias of the norm";
     },

@@ -10,7 +10,7 @@
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
 use super::build::UnitBuilder;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, RowWidth, SideInput};
+use crate::arch::{ActRef, Contract, NormRef, RowWidth, SideInput};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor, Unary};
 
@@ -46,7 +46,7 @@ pub(super) static CONTRACT: Contract = Contract {
         down.clip: Bias "ffn_down.clip" ["4"] optional, "bounds of the down projection";
         act_scale: Scale "ffn.act.scales" ["width"] optional, "divisor of each activated element of the hidden layer";
         inner_norm: Scale "ffn_sub_norm.weight" ["width"] when("inner_norm"), "weight of the norm of the hidden layer";
-        down: Matrix "ffn_down.weight" ["width", "out"] quantised_as(QuantClass::Down), "down projection";
+        down: Matrix "ffn_down.weight" ["width", "out"], "down projection";
         down.bias: Bias "ffn_down.bias" ["out"] optional, "bias of the down projection";
         out_gate: Matrix "ffn_gate_inp_shexp.weight" ["n_embd"] optional, "projection to a gate of the result, one number for each token";
     },

@@ -6,7 +6,7 @@
 
 use super::build::{UnitBuilder, softcap};
 use super::points;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, RowWidth};
+use crate::arch::{ActRef, Contract, NormRef, RowWidth};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -39,7 +39,7 @@ pub(super) static CONTRACT: Contract = Contract {
         output.bias: Bias "output.bias" ["tokens"] optional, "bias of the logits";
         before: Table "before.weight" ["rank", "n_vocab"] optional when("rank > 0"), "a row for each token, of the token before";
         before_out: Matrix "before_out.weight" ["rank", "tokens"] when("has('before')"), "projection of that row to what is added to the logits";
-        confidence: Matrix "confidence.weight" ["n_embd + rank", "1"] quantised_as(QuantClass::Kept) optional when("has('before')"), "projection of the state and that row to how likely the token is right";
+        confidence: Matrix "confidence.weight" ["n_embd + rank", "1"] never_quantised optional when("has('before')"), "projection of the state and that row to how likely the token is right";
         confidence.bias: Bias "confidence.bias" ["1"] optional when("has('confidence')"), "bias of `confidence`";
     },
     rows: RowWidth::Any,

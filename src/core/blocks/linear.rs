@@ -4,7 +4,7 @@
 //! `[n_embd, n_tokens]` in, `[out, n_tokens]` out.
 
 use super::build::UnitBuilder;
-use crate::arch::{ActRef, Contract, QuantClass, RowWidth};
+use crate::arch::{ActRef, Contract, RowWidth};
 use crate::{options, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -31,8 +31,8 @@ pub(super) static CONTRACT: Contract = Contract {
         gate: Matrix "linear_gate.weight" ["n_embd", "out"] optional when("rank == 0"), "projection to the gate of the result";
         gate.bias: Bias "linear_gate.bias" ["out"] optional when("has('gate')"), "bias of the gate projection";
         gate.clip: Bias "linear_gate.clip" ["4"] optional when("has('gate')"), "bounds of the gate projection";
-        down: Matrix "linear_down.weight" ["n_embd", "rank"] quantised_as(QuantClass::Kept) when("rank > 0"), "the first matrix of low rank";
-        up: Matrix "linear_up.weight" ["rank", "out"] quantised_as(QuantClass::Kept) when("rank > 0"), "the second matrix of low rank";
+        down: Matrix "linear_down.weight" ["n_embd", "rank"] never_quantised when("rank > 0"), "the first matrix of low rank";
+        up: Matrix "linear_up.weight" ["rank", "out"] never_quantised when("rank > 0"), "the second matrix of low rank";
     },
     rows: RowWidth::To("out"),
     rules: rules! {

@@ -11,7 +11,7 @@
 
 use super::build::UnitBuilder;
 use super::context::DerivedInput;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, StateSpec};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -35,10 +35,10 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "q, k, v = {=act}(qkv.h);  S = decay * S + v * k;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,
     weights: weights! {
-        qkv: Matrix "attn_qkv.weight" ["n_embd", "3 * d * heads"] quantised_as(QuantClass::Values), "for each head its query, key and value";
+        qkv: Matrix "attn_qkv.weight" ["n_embd", "3 * d * heads"], "for each head its query, key and value";
         norm: Scale "attn_norm_2.weight" ["d * heads"], "weight of the norm of all heads together";
         gate: Matrix "attn_gate.weight" ["n_embd", "d * heads"], "projection to the output gate";
-        out: Matrix "attn_output.weight" ["d * heads", "n_embd"] quantised_as(QuantClass::Heads), "output projection to the hidden state";
+        out: Matrix "attn_output.weight" ["d * heads", "n_embd"], "output projection to the hidden state";
     },
     state: StateSpec::Recurrent(&[("matrix", "d * d * heads")]),
     points: points! {

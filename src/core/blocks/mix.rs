@@ -28,7 +28,7 @@
 
 use super::build::UnitBuilder;
 use super::refused;
-use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
+use crate::arch::{Contract, NormRef, RowWidth};
 use crate::plan::Unit;
 use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Error, Result, Tensor, Unary};
@@ -100,20 +100,20 @@ pub(super) static CONTRACT: Contract = Contract {
     ),
     options: Config::OPTIONS,
     weights: weights! {
-        proj: Matrix "{name}_proj.weight" ["n_embd", "n_embd", "count - 1"] quantised_as(QuantClass::Kept) when("kind == 'projected'"), "projections of all states but the first";
-        fn: Matrix "{name}_fn.weight" ["count * n_embd", "if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"] quantised_as(QuantClass::Kept) when("kind == 'gated'"), "projection of all states to their factors: of what is read, of what is written, and of each in each";
+        proj: Matrix "{name}_proj.weight" ["n_embd", "n_embd", "count - 1"] never_quantised when("kind == 'projected'"), "projections of all states but the first";
+        fn: Matrix "{name}_fn.weight" ["count * n_embd", "if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"] never_quantised when("kind == 'gated'"), "projection of all states to their factors: of what is read, of what is written, and of each in each";
         base: Bias "{name}_base.weight" ["if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"] when("kind == 'gated'"), "biases of the factors";
         scale: Scale "{name}_scale.weight" ["if(place == 2, 1, if(rounds > 0, 3, 2))"] when("kind == 'gated'"), "multipliers of the factors before their biases";
         router_norm: Scale "{name}_router_norm.weight" ["n_embd"] when("kind == 'predicted'"), "weight of the norm before the router";
-        router: Matrix "{name}_router.weight" ["n_embd", "count"] quantised_as(QuantClass::Kept) when("kind == 'predicted'"), "router: projection of a state to one number for each";
-        predict: Matrix "{name}_predict_coef.weight" ["count", "count * count"] quantised_as(QuantClass::Kept) when("kind == 'predicted'"), "projection to the factors of each state in the prediction of each";
-        correct: Matrix "{name}_correct_coef.weight" ["count", "count"] quantised_as(QuantClass::Kept) when("kind == 'predicted'"), "projection to the factors of the correction of each state";
+        router: Matrix "{name}_router.weight" ["n_embd", "count"] never_quantised when("kind == 'predicted'"), "router: projection of a state to one number for each";
+        predict: Matrix "{name}_predict_coef.weight" ["count", "count * count"] never_quantised when("kind == 'predicted'"), "projection to the factors of each state in the prediction of each";
+        correct: Matrix "{name}_correct_coef.weight" ["count", "count"] never_quantised when("kind == 'predicted'"), "projection to the factors of the correction of each state";
         correct_scale: Scale "{name}_correct_scale.weight" ["n_embd"] when("kind == 'others'"), "factors of the elements of the first state";
         norm: Scale "{name}_norm.weight" ["n_embd", "count"] when("kind == 'low_rank'"), "weights of the norms of all states";
-        down: Matrix "{name}_down.weight" ["n_embd * count", "rank"] quantised_as(QuantClass::Kept) when("kind == 'low_rank'"), "projection of all norms to the hidden layer of their gates";
-        up: Matrix "{name}_up.weight" ["rank", "n_embd * count"] quantised_as(QuantClass::Kept) when("kind == 'low_rank'"), "projection to the gates of all elements";
-        inject: Matrix "{name}_inject.weight" ["n_embd * count", "count"] quantised_as(QuantClass::Kept) when("kind == 'low_rank' and place == 1"), "projection of all norms to the factors of what is written";
-        score: Matrix "{name}_score.weight" ["n_embd"] quantised_as(QuantClass::Kept) when("kind == 'attended' and place > 0"), "projection of the norm of a state to its score";
+        down: Matrix "{name}_down.weight" ["n_embd * count", "rank"] never_quantised when("kind == 'low_rank'"), "projection of all norms to the hidden layer of their gates";
+        up: Matrix "{name}_up.weight" ["rank", "n_embd * count"] never_quantised when("kind == 'low_rank'"), "projection to the gates of all elements";
+        inject: Matrix "{name}_inject.weight" ["n_embd * count", "count"] never_quantised when("kind == 'low_rank' and place == 1"), "projection of all norms to the factors of what is written";
+        score: Matrix "{name}_score.weight" ["n_embd"] never_quantised when("kind == 'attended' and place > 0"), "projection of the norm of a state to its score";
     },
     rows: RowWidth::Any,
     points: points! {

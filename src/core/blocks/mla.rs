@@ -18,9 +18,7 @@ use super::attend::{self, KeyRows};
 use super::build::UnitBuilder;
 use super::gate::{O_IN_POINT, OutputGate};
 use super::selection::{self, IndexInputs};
-use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, SelectionRef, StateSpec,
-};
+use crate::arch::{ActRef, CacheRef, Contract, NormRef, RopeRef, SelectionRef, StateSpec};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -65,12 +63,12 @@ pub(super) static CONTRACT: Contract = Contract {
         kv_a: Matrix "attn_kv_a_mqa.weight" ["n_embd", "kv_rank + n_rope"], "down-projection to the latent row of keys and values, and to the rotated part of the keys";
         kv_a_norm: Scale "attn_kv_a_norm.weight" ["kv_rank"], "weight of the norm of the latent row of keys and values";
         k_norm: Scale "attn_k_norm.weight" ["n_rope"] optional when("n_rope > 0"), "weight of the norm of the keys' rotated part, before the rotation; without it there is none";
-        kv_b: Matrix "attn_kv_b.weight" ["kv_rank", "heads * (dq - n_rope + dv)"] quantised_as(QuantClass::Values) optional, "up-projection of the latent row to keys and values";
+        kv_b: Matrix "attn_kv_b.weight" ["kv_rank", "heads * (dq - n_rope + dv)"] optional, "up-projection of the latent row to keys and values";
         k_b: Matrix "attn_k_b.weight" ["dq - n_rope", "kv_rank", "heads"] when("not has('kv_b')"), "key up-projection of each head, absorbed into its queries";
         v_b: Matrix "attn_v_b.weight" ["kv_rank", "dv", "heads"] when("not has('kv_b')"), "value up-projection of each head, applied to the mixed latent row";
         gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate != 'none'"), "projection to the gate of the heads' results";
         ..attend::SINKS;
-        o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
+        o: Matrix "attn_output.weight" ["heads * dv", "n_embd"], "output projection: the heads back to the hidden state";
         ..selection::q_weight(&["if(has('q_a'), q_rank, n_embd)", "n_head_index * d_head_index"]);
         ..selection::K_WEIGHT;
         ..selection::WEIGHTS_WEIGHT;

@@ -51,6 +51,7 @@ mod source_keys;
 mod sparse_mixer;
 #[cfg(test)]
 mod toy;
+mod turn;
 mod wkv6;
 mod wkv7;
 
@@ -67,6 +68,7 @@ pub use lab::NamedTensor;
 pub use low_rank::{ActiveAdapters, LowRankUpdate, LowRankUpdates, MAX_NODES as MAX_UPDATE_NODES};
 pub use nodes::max_nodes;
 pub use position_bias::DistanceBuckets;
+pub(crate) use turn::hadamard;
 
 use crate::arch::Registry;
 use lab_base::ggml::{Error, Graph, Result, Tensor};

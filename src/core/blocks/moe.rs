@@ -14,7 +14,7 @@
 
 use super::build::{PickedExperts, UnitBuilder};
 use super::sparse_mixer;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, SideInput};
+use crate::arch::{ActRef, Contract, NormRef, SideInput};
 use crate::{choices, options, points, rules, weights};
 use lab_base::ggml::{Graph, Result, Tensor, Unary};
 
@@ -92,7 +92,7 @@ pub(super) static CONTRACT: Contract = Contract {
     ),
     options: Config::OPTIONS,
     weights: weights! {
-        router: Matrix "ffn_gate_inp.weight" ["n_embd", "experts"] quantised_as(QuantClass::Kept), "router: projection to a logit for each expert";
+        router: Matrix "ffn_gate_inp.weight" ["n_embd", "experts"] never_quantised, "router: projection to a logit for each expert";
         router.bias: Bias "ffn_gate_inp.bias" ["experts"] optional, "bias of the router's logits";
         router_norm: Scale "ffn_gate_inp.scale" ["n_embd"] optional when("router_norm"), "weight of the norm of the router's input";
         selection: Bias "exp_probs_b.bias" ["experts"] optional, "selection bias, added to the scores only to select experts";
@@ -106,7 +106,7 @@ pub(super) static CONTRACT: Contract = Contract {
         gate.bias: Bias "ffn_gate_exps.bias" ["width", "stored"] optional when("not has('gate_up') and has('gate')"), "bias of the gate projections";
         up: Matrix "ffn_up_exps.weight" ["latent", "width", "stored"] when("not has('gate_up')"), "up projection of every expert";
         up.bias: Bias "ffn_up_exps.bias" ["width", "stored"] optional when("not has('gate_up')"), "bias of the up projections";
-        down: Matrix "ffn_down_exps.weight" ["width", "latent", "stored"] quantised_as(QuantClass::Down), "down projection of every expert";
+        down: Matrix "ffn_down_exps.weight" ["width", "latent", "stored"], "down projection of every expert";
         down.bias: Bias "ffn_down_exps.bias" ["latent", "stored"] optional, "bias of the down projections";
         down.scale: Scale "ffn_down_exps.scale" ["stored"] optional, "factor of the result of every expert";
     },

@@ -8,7 +8,7 @@
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
 use super::build::{GraphBuilder, UnitBuilder};
-use crate::arch::{Contract, NormRef, QuantClass, RowWidth};
+use crate::arch::{Contract, NormRef, RowWidth};
 use crate::{options, points, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -31,7 +31,7 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Config::OPTIONS,
     weights: weights! {
         table: Table "per_layer_token_embd.weight" ["width * layers", "n_vocab"] when("width > 0"), "token embeddings of every layer";
-        proj: Matrix "per_layer_model_proj.weight" ["n_embd", "width * layers"] quantised_as(QuantClass::Kept) when("width > 0"), "projection of the token embedding to the input of every layer";
+        proj: Matrix "per_layer_model_proj.weight" ["n_embd", "width * layers"] never_quantised when("width > 0"), "projection of the token embedding to the input of every layer";
         norm: Scale "per_layer_proj_norm.weight" ["width"] when("width > 0"), "weight of the norm of that projection";
     },
     rows: RowWidth::Any,

@@ -1,6 +1,7 @@
 //! Keys and values of the source, for each kind of block that makes them.
 
 use super::refused;
+use super::turn::Turns;
 use super::{UnitBuilder, attention};
 use lab_base::ggml::{Result, Tensor};
 
@@ -43,6 +44,8 @@ impl UnitBuilder<'_, '_> {
             .scope_on(unit.contract.0.name, &unit.path, unit.device);
         let own = self.key_owner()?;
         let (k, v) = keys_of_source(self, x)?;
+        let turns = Turns::of(own.state, (k.shape()[0], v.shape()[0]), self.is_quantised);
+        let (k, v) = (self.turn(&k, turns.keys)?, self.turn(&v, turns.values)?);
         let (g, n) = (self.g, self.n_tokens);
         let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);
         let kept = self.store.append(g, own, &rows(&k)?, Some(&rows(&v)?))?;

@@ -6,7 +6,7 @@
 //! `[n_embd, n_tokens]` in and out.
 
 use super::build::UnitBuilder;
-use crate::arch::{Contract, QuantClass};
+use crate::arch::Contract;
 use crate::{options, rules, weights};
 use lab_base::ggml::{Result, Tensor};
 
@@ -25,7 +25,7 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = {level != 1: level * }(mix . h{has('mix.bias'):  + bias})",
     options: Config::OPTIONS,
     weights: weights! {
-        mix: Matrix "toy.weight" ["n_embd", "n_embd"] quantised_as(QuantClass::Down), "what channels are mixed by";
+        mix: Matrix "toy.weight" ["n_embd", "n_embd"], "what channels are mixed by";
         mix.bias: Bias "toy.bias" ["n_embd"] optional, "bias of the mixture";
     },
     rules: rules! {
@@ -45,7 +45,7 @@ mod tests {
     use crate::arch::{ArchDef, Library};
     use crate::blocks::REGISTRY;
     use crate::model::{Batch, Model, Options};
-    use crate::models::quantise::quantise;
+    use crate::models::quantise::{Mix, quantise};
     use crate::models::synth::{SynthRequest, synth};
     use crate::plan::Plan;
     use lab_base::weights;
@@ -133,12 +133,20 @@ mod tests {
     }
 
     #[test]
-    fn its_contract_says_how_it_is_quantised() {
+    fn a_mix_says_how_it_is_quantised() {
         let def = definition(TOY).expect("sound");
         let weights = made_up(&def);
-        let quantised = quantise(&weights, &plan(&def, &weights), TensorType::Q4_K).expect("made");
+        let rules = r#"
+            base = "Q4_K_M"
+            [[rule]]
+            tensors = "*.toy.*"
+            when = "il < n_layer // 8"
+            type = "q6_k"
+        "#;
+        let mix = Mix::of_file("mine", rules).expect("sound");
+        let quantised = quantise(&weights, &plan(&def, &weights), &mix).expect("made");
         let ty = |name: &str| quantised.tensor(name).expect("it is there").ty;
-        // Rows of 64 elements do not fit blocks of 256: a similar type is used. The first eighth has more bits.
+        // Rows of 64 elements do not fit blocks of 256: a similar type is used.
         assert_eq!(ty("blk.0.toy.weight"), TensorType::Q8_0);
         assert_eq!(ty("blk.1.toy.weight"), TensorType::Q5_0);
     }

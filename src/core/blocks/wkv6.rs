@@ -13,7 +13,7 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
 use super::build::UnitBuilder;
-use crate::arch::{ActRef, Contract, NormRef, QuantClass, StateSpec};
+use crate::arch::{ActRef, Contract, NormRef, StateSpec};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor, Unary};
 
@@ -42,12 +42,12 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Config::OPTIONS,
     weights: weights! {
         shift: Scale "time_mix_lerp_x.weight" ["n_embd"], "share of the position before in what the other shares follow from";
-        shift_down: Matrix "time_mix_w1.weight" ["n_embd", "5 * rank"] quantised_as(QuantClass::Kept), "down-projections to the shares of decay, keys, values, queries and gate";
-        shift_up: Matrix "time_mix_w2.weight" ["rank", "n_embd", "5"] quantised_as(QuantClass::Kept), "up-projections to these shares";
+        shift_down: Matrix "time_mix_w1.weight" ["n_embd", "5 * rank"] never_quantised, "down-projections to the shares of decay, keys, values, queries and gate";
+        shift_up: Matrix "time_mix_w2.weight" ["rank", "n_embd", "5"] never_quantised, "up-projections to these shares";
         shares: Scale "time_mix_lerp_fused.weight" ["n_embd", "1", "1", "5"], "what is added to these shares";
         decay: Bias "time_mix_decay.weight" ["n_embd"], "what is added to the exponents of the decay";
-        decay_down: Matrix "time_mix_decay_w1.weight" ["n_embd", "decay_extra"] quantised_as(QuantClass::Kept), "down-projection to the exponents of the decay";
-        decay_up: Matrix "time_mix_decay_w2.weight" ["decay_extra", "n_embd"] quantised_as(QuantClass::Kept), "up-projection to the exponents of the decay";
+        decay_down: Matrix "time_mix_decay_w1.weight" ["n_embd", "decay_extra"] never_quantised, "down-projection to the exponents of the decay";
+        decay_up: Matrix "time_mix_decay_w2.weight" ["decay_extra", "n_embd"] never_quantised, "up-projection to the exponents of the decay";
         r: Matrix "time_mix_receptance.weight" ["n_embd", "n_embd"], "query projection";
         r.bias: Bias "time_mix_receptance.bias" ["n_embd"] optional, "bias of the queries";
         k: Matrix "time_mix_key.weight" ["n_embd", "d * k_heads"], "key projection";

@@ -16,7 +16,7 @@
 //! of an earlier layer: a branch without `side` saves its own values instead of its result.
 
 use super::build::UnitBuilder;
-use crate::arch::{Contract, NormRef, QuantClass, SideInput, StateSpec};
+use crate::arch::{Contract, NormRef, SideInput, StateSpec};
 use crate::{options, points, rules, weights};
 use lab_base::ggml::{Result, Tensor, Unary};
 
@@ -54,17 +54,17 @@ pub(super) static CONTRACT: Contract = Contract {
         r: Matrix "time_mix_receptance.weight" ["n_embd", "n_embd"], "query projection";
         k: Matrix "time_mix_key.weight" ["n_embd", "n_embd"], "key projection";
         v: Matrix "time_mix_value.weight" ["n_embd", "n_embd"], "value projection";
-        decay_down: Matrix "time_mix_w1.weight" ["n_embd", "decay_rank"] quantised_as(QuantClass::Kept), "down-projection to the decay";
-        decay_up: Matrix "time_mix_w2.weight" ["decay_rank", "n_embd"] quantised_as(QuantClass::Kept), "up-projection to the decay";
+        decay_down: Matrix "time_mix_w1.weight" ["n_embd", "decay_rank"] never_quantised, "down-projection to the decay";
+        decay_up: Matrix "time_mix_w2.weight" ["decay_rank", "n_embd"] never_quantised, "up-projection to the decay";
         decay: Bias "time_mix_w0.weight" ["n_embd"], "what is added to the decay";
-        rate_down: Matrix "time_mix_a1.weight" ["n_embd", "rate_rank"] quantised_as(QuantClass::Kept), "down-projection to the learning rate";
-        rate_up: Matrix "time_mix_a2.weight" ["rate_rank", "n_embd"] quantised_as(QuantClass::Kept), "up-projection to the learning rate";
+        rate_down: Matrix "time_mix_a1.weight" ["n_embd", "rate_rank"] never_quantised, "down-projection to the learning rate";
+        rate_up: Matrix "time_mix_a2.weight" ["rate_rank", "n_embd"] never_quantised, "up-projection to the learning rate";
         rate: Bias "time_mix_a0.weight" ["n_embd"], "what is added to the learning rate";
-        first_down: Matrix "time_mix_v1.weight" ["n_embd", "first_rank"] quantised_as(QuantClass::Kept) unless_forbidden, "down-projection to the share of the values of `side`";
-        first_up: Matrix "time_mix_v2.weight" ["first_rank", "n_embd"] quantised_as(QuantClass::Kept) when("has('first_down')"), "up-projection to this share";
+        first_down: Matrix "time_mix_v1.weight" ["n_embd", "first_rank"] never_quantised unless_forbidden, "down-projection to the share of the values of `side`";
+        first_up: Matrix "time_mix_v2.weight" ["first_rank", "n_embd"] never_quantised when("has('first_down')"), "up-projection to this share";
         first: Bias "time_mix_v0.weight" ["n_embd"] when("has('first_down')"), "what is added to this share";
-        gate_down: Matrix "time_mix_g1.weight" ["n_embd", "gate_rank"] quantised_as(QuantClass::Kept) optional, "down-projection to the output gate";
-        gate_up: Matrix "time_mix_g2.weight" ["gate_rank", "n_embd"] quantised_as(QuantClass::Kept) when("has('gate_down')"), "up-projection to the output gate";
+        gate_down: Matrix "time_mix_g1.weight" ["n_embd", "gate_rank"] never_quantised optional, "down-projection to the output gate";
+        gate_up: Matrix "time_mix_g2.weight" ["gate_rank", "n_embd"] never_quantised when("has('gate_down')"), "up-projection to the output gate";
         removal: Scale "time_mix_k_k.weight" ["n_embd"], "factor of the keys at which the state is corrected";
         rate_k: Scale "time_mix_k_a.weight" ["n_embd"], "share of the learning rate in the scale of the keys";
         bonus: Scale "time_mix_r_k.weight" ["n_embd"], "factor of the token's own key and value in its result";

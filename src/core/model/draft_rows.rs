@@ -6,7 +6,7 @@ use super::cache::SequenceId;
 use super::graph_shape::TargetRows;
 
 /// A row for each token of a pass, by sequence and position.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DraftRows {
     pub(super) kind: TargetRows,
     rows: HashMap<(SequenceId, u32), Vec<f32>>,

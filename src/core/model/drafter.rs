@@ -9,31 +9,29 @@
 use std::collections::HashMap;
 
 use crate::models::drafters::OpenedDrafter;
-use crate::plan::{DraftBlock, Plan};
-use lab_base::weights::Weights;
+use crate::plan::DraftBlock;
 
 use super::batch::Batch;
 use super::cache::{NOBODY, SequenceId};
 use super::draft::{Draft, DraftModel, DraftRequest};
 use super::draft_rows::DraftRows;
+use super::drafted_sequence::DraftedSequence;
 use super::error::{Error, Result};
-use super::estimate::Estimator;
 use super::graph_shape::TargetRows;
 use super::lifecycle::Model;
 use super::memory_use::MemoryUse;
+use super::open_draft::{OpenDraft, ReadPass};
 use super::options::Options;
-use super::stage;
 
 /// Maximum number of tokens of a draft.
-const MOST: usize = 16;
-
-/// Number of the last rows of a sequence that are kept at least until it is drafted for; twice as many leave down to it. The drafter never
-/// reads what lies before them.
-const KEPT_ROWS: usize = 256;
+pub(super) const MOST: usize = 16;
 
 /// A drafter and what it knows of the sequences of its target.
-struct Drafter {
+pub(super) struct Drafter {
+    /// The first head, or all of it.
     model: Model,
+    /// The heads that draft the tokens after the first one. All read what the first one reads; the last one drafts all further tokens.
+    further: Vec<Model>,
     /// Elements of a row of the target; 0 if it reads tokens alone.
     width: usize,
     /// The blocks that it drafts; none if it goes on token by token.
@@ -45,92 +43,44 @@ struct Drafter {
     chained: Vec<f32>,
 }
 
-/// What a drafter knows of a sequence.
-#[derive(Debug, Default)]
-struct DraftedSequence {
-    /// The position of the target at which the drafter's sequence starts.
-    offset: u32,
-    /// The position of the first row that the drafter has not read.
-    first: u32,
-    /// The rows from there on, one after the other.
-    rows: Vec<f32>,
-}
-
-impl DraftedSequence {
-    /// Number of rows that are not read.
-    fn n_rows(&self, width: usize) -> usize {
-        self.rows.len() / width.max(1)
-    }
-
-    /// Adds the row of a position. Rows of later positions are not valid any more.
-    fn keep(&mut self, position: u32, row: &[f32]) {
-        let n = self.n_rows(row.len());
-        match position.checked_sub(self.first) {
-            // It was read before, and is read again.
-            None => return,
-            Some(at) if at as usize <= n => self.rows.truncate(at as usize * row.len()),
-            Some(_) => {
-                self.rows.clear();
-                self.first = position;
-            }
-        }
-        self.rows.extend_from_slice(row);
-        // Half of them leave at a time, so that few rows are moved.
-        if self.n_rows(row.len()) >= 2 * KEPT_ROWS {
-            self.rows.drain(..KEPT_ROWS * row.len());
-            self.first += KEPT_ROWS as u32;
-        }
-    }
-
-    /// Drops the rows from a position on.
-    fn forget(&mut self, from: u32, width: usize) {
-        let n = from.saturating_sub(self.first) as usize;
-        self.rows.truncate(n * width);
-        if from < self.first {
-            self.first = from;
-        }
-    }
-}
-
-/// A draft that is being made.
-struct OpenDraft {
-    /// Its number among the requests.
-    at: usize,
-    sequence: SequenceId,
-    most: usize,
-    /// The last token of the sequence.
-    last: u32,
-    /// The position after what the drafter has read of the target.
-    end: u32,
-    /// The row that stands for that of the target at the next token.
-    next: Vec<f32>,
-    draft: Draft,
-}
-
 impl Drafter {
     /// Loads a drafter for a target with these options, after it is placed.
     ///
     /// # Errors
     /// The errors of [`Model::load`], or a drafter with another vocabulary.
-    fn load(opened: OpenedDrafter, target: &Model) -> Result<Self> {
-        let options = target.options.of_drafter(&opened.plan);
+    pub(super) fn load(opened: OpenedDrafter, target: &Model, reads_texts: bool) -> Result<Self> {
+        let of = |plan| target.options.of_drafter(plan);
+        let options: Vec<Options> = opened.plans().map(of).collect();
+        // With a vocabulary of its own it does not read the target's tokens.
+        let n_vocab = match reads_texts {
+            true => u64::MAX,
+            false => target.plan.n_vocab,
+        };
         let OpenedDrafter {
             plan,
+            further,
             weights,
             tokens,
             ..
         } = opened;
-        let model = Model::load(plan, &weights, options, &mut |_, _| {})?;
-        Self::new(model, tokens, target.plan.n_vocab)
+        let plans = [plan].into_iter().chain(further);
+        let heads = plans.zip(options);
+        let heads =
+            heads.map(|(plan, options)| Model::load(plan, &weights, options, &mut |_, _| {}));
+        Self::new(heads.collect::<Result<_>>()?, tokens, n_vocab)
     }
 
-    /// A drafter of a loaded model. `tokens` has the target's token for each of its own; none if both have the same vocabulary.
+    /// A drafter of loaded heads. `tokens` has the target's token for each of its own; none if both have the same vocabulary.
     ///
     /// # Errors
     /// Some of `tokens` are not in the target's vocabulary of `n_vocab` tokens, or the drafter has another one.
-    fn new(model: Model, tokens: Option<Vec<u32>>, n_vocab: u64) -> Result<Self> {
-        let own = model.row_width() as u64;
+    fn new(mut heads: Vec<Model>, tokens: Option<Vec<u32>>, n_vocab: u64) -> Result<Self> {
         let fault = |found: String, expected: String| Err(Error::Drafter { found, expected });
+        let further = heads.split_off(heads.len().min(1));
+        let Some(model) = heads.pop() else {
+            return fault("no head".into(), "one".into());
+        };
+        let own = model.row_width() as u64;
         match &tokens {
             None if own > n_vocab => {
                 return fault(
@@ -158,13 +108,14 @@ impl Drafter {
             block: target.and_then(|target| target.block),
             tokens,
             model,
+            further,
             sequences: HashMap::new(),
             chained: Vec::new(),
         })
     }
 
     fn draft_for(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
-        let mut open = self.read_new(wanted)?;
+        let mut open = self.read_new(wanted, None)?;
         let mut done = vec![Draft::default(); wanted.len()];
         let ends: Vec<(SequenceId, u32)> = open.iter().map(|of| (of.sequence, of.end)).collect();
         let most = open.iter().map(|of| of.most).max().unwrap_or(0);
@@ -181,11 +132,8 @@ impl Drafter {
             self.go_on(&mut open, n)?;
         }
         open.into_iter().for_each(|of| done[of.at] = of.draft);
-        for (sequence, end) in ends {
-            if self.model.next(sequence) > end {
-                self.model.forget(sequence, end);
-            }
-        }
+        ends.into_iter()
+            .for_each(|(sequence, end)| self.cut(sequence, end));
         let all = done.iter_mut().flat_map(|draft| &mut draft.tokens);
         all.for_each(|token| *token = self.token_of_target(*token));
         Ok(done)
@@ -197,37 +145,54 @@ impl Drafter {
         tokens.map_or(token, |tokens| tokens[token as usize])
     }
 
-    /// Reads what is new of the sequences, and chooses the first token of each draft.
-    fn read_new(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<OpenDraft>> {
+    /// Forgets the positions of a sequence from one of its own on.
+    fn cut(&mut self, sequence: SequenceId, from: u32) {
+        for model in [&mut self.model].into_iter().chain(&mut self.further) {
+            if model.next(sequence) > from {
+                model.forget(sequence, from);
+            }
+        }
+    }
+
+    /// Ends a sequence whose values are not to be used again.
+    fn discard(&mut self, sequence: SequenceId) {
+        for model in [&mut self.model].into_iter().chain(&mut self.further) {
+            model.discard(sequence);
+        }
+    }
+
+    /// Reads what is new of the sequences, and chooses the first token of each draft. With `all` the logits of all rows are added there.
+    fn read_new(
+        &mut self,
+        wanted: &[DraftRequest<'_>],
+        all: Option<&mut Vec<f32>>,
+    ) -> Result<Vec<OpenDraft>> {
         let n_batch = self.model.options().n_batch;
+        let most = match all {
+            Some(_) if self.block.is_none() => n_batch.min(self.model.max_outputs()),
+            _ => n_batch,
+        };
+        let mut pass = ReadPass::new(self.kind_of_values(), all);
         let mut open = Vec::with_capacity(wanted.len());
-        let mut batch = Batch::default();
-        let mut rows = DraftRows::of_kind(self.kind_of_values());
-        // The drafts whose first rows the pass gives.
-        let mut waiting: Vec<OpenDraft> = Vec::new();
         for (at, request) in wanted.iter().enumerate() {
             let Some((first, end)) = self.new_places(request) else {
                 continue;
             };
             let mut left = first..end;
             while !left.is_empty() {
-                let room = n_batch - batch.len();
+                let room = most - pass.batch.len();
                 let part = left.start..left.end.min(left.start + room as u32);
                 left.start = part.end;
-                self.push_new(request, (part.start, part.end), &mut batch, &mut rows);
-                match left.is_empty() {
-                    true => waiting.push(self.open_draft(at, request, end)),
-                    false => self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?,
+                self.push_new(request, (part.start, part.end), &mut pass);
+                if left.is_empty() {
+                    pass.wait(self.open_draft(at, request, end), self.block.is_none());
+                }
+                if pass.batch.len() == most {
+                    self.first_tokens(&mut pass, &mut open)?;
                 }
             }
-            if let Some(last) = batch.outputs.last_mut().filter(|_| self.block.is_none()) {
-                *last = true;
-            }
-            if batch.len() == n_batch {
-                self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?;
-            }
         }
-        self.first_tokens(&mut batch, &mut rows, &mut waiting, &mut open)?;
+        self.first_tokens(&mut pass, &mut open)?;
         for request in wanted {
             self.drop_read(request.sequence);
         }
@@ -239,17 +204,19 @@ impl Drafter {
         &self,
         request: &DraftRequest<'_>,
         (first, end): (u32, u32),
-        batch: &mut Batch,
-        rows: &mut DraftRows,
+        pass: &mut ReadPass<'_>,
     ) {
         let sequence = request.sequence;
         let known = self.sequences.get(&sequence).filter(|_| self.width > 0);
+        let has_logits = pass.all.is_some() && self.block.is_none();
         for position in first..end {
             let own = self.own_position(sequence, position);
-            batch.push(self.token_at(request, position), sequence, own, false);
+            let token = self.token_at(request, position);
+            pass.batch.push(token, sequence, own, has_logits);
             if let Some(known) = known {
                 let at = (position - known.first) as usize * self.width;
-                rows.insert((sequence, own), &known.rows[at..at + self.width]);
+                let row = &known.rows[at..at + self.width];
+                pass.rows.insert((sequence, own), row);
             }
         }
     }
@@ -262,6 +229,7 @@ impl Drafter {
             most: request.most.min(self.most()),
             last: request.tokens.last().copied().unwrap_or_default(),
             end: self.own_position(request.sequence, end),
+            row: 0,
             next: Vec::new(),
             draft: Draft::default(),
         }
@@ -317,8 +285,10 @@ impl Drafter {
             return None;
         }
         if self.model.next(sequence) + known.offset != known.first {
-            self.model.discard(sequence);
-            known.offset = known.first;
+            let first = known.first;
+            known.offset = first;
+            self.discard(sequence);
+            return Some((first, end));
         }
         Some((known.first, end))
     }
@@ -342,24 +312,25 @@ impl Drafter {
     }
 
     /// Runs the pass so far. The drafts that wait for it get their first tokens.
-    fn first_tokens(
-        &mut self,
-        batch: &mut Batch,
-        rows: &mut DraftRows,
-        waiting: &mut Vec<OpenDraft>,
-        open: &mut Vec<OpenDraft>,
-    ) -> Result<()> {
-        if batch.is_empty() {
+    fn first_tokens(&mut self, pass: &mut ReadPass<'_>, open: &mut Vec<OpenDraft>) -> Result<()> {
+        if pass.batch.is_empty() {
             return Ok(());
         }
-        let kind = self.kind_of_values();
-        self.run(batch, std::mem::replace(rows, DraftRows::of_kind(kind)))?;
+        let empty = DraftRows::of_kind(self.kind_of_values());
+        self.run(0, &mut pass.batch, std::mem::replace(&mut pass.rows, empty))?;
         match self.block {
-            None => self.take(waiting),
-            Some(block) => self.read_blocks(waiting, block)?,
+            None => self.take(0, &mut pass.waiting),
+            Some(block) => self.read_blocks(&mut pass.waiting, block)?,
         }
-        open.append(waiting);
-        batch.clear();
+        if let Some(all) = &mut pass.all {
+            let chains = self.block.is_some() && self.model.plan().chains_tokens();
+            match chains {
+                true => all.append(&mut self.chained),
+                false => all.extend_from_slice(self.model.results().0),
+            }
+        }
+        open.append(&mut pass.waiting);
+        pass.batch.clear();
         Ok(())
     }
 
@@ -378,7 +349,7 @@ impl Drafter {
                     batch.push(block.mask, draft.sequence, draft.end + at, true);
                 }
             }
-            self.run(&mut batch, DraftRows::of_kind(TargetRows::Kept))?;
+            self.run(0, &mut batch, DraftRows::of_kind(TargetRows::Kept))?;
             if self.model.plan().chains_tokens() {
                 self.chain(drafts)?;
                 continue;
@@ -442,39 +413,69 @@ impl Drafter {
         Ok(())
     }
 
-    /// The next token of each open draft, after `n` tokens.
+    /// The next token of each open draft, after `n` tokens, by the head of this place.
     fn go_on(&mut self, open: &mut [OpenDraft], n: usize) -> Result<()> {
         let kind = match self.width {
             0 => TargetRows::None,
             _ => TargetRows::Own,
         };
         let (mut batch, mut rows) = (Batch::default(), DraftRows::of_kind(kind));
-        for draft in open.iter() {
+        for (row, draft) in open.iter_mut().enumerate() {
             let place = (draft.sequence, draft.end + n as u32 - 1);
             let token = draft.draft.tokens.last().copied().unwrap_or_default();
             let token = self.token_of_target(token);
             batch.push(token, place.0, place.1, true);
             rows.insert(place, &draft.next);
+            draft.row = row;
         }
-        self.run(&mut batch, rows)?;
-        self.take(open);
+        let head = self.head_of(n);
+        self.run(head, &mut batch, rows)?;
+        self.take(head, open);
         Ok(())
     }
 
-    fn run(&mut self, batch: &mut Batch, rows: DraftRows) -> Result<()> {
+    /// The head that drafts the token after `n` others.
+    fn head_of(&self, n: usize) -> usize {
+        n.min(self.further.len())
+    }
+
+    fn head(&self, head: usize) -> &Model {
+        match head.checked_sub(1) {
+            None => &self.model,
+            Some(at) => &self.further[at],
+        }
+    }
+
+    /// Runs a head, and those after it, which read the same and have no results.
+    fn run(&mut self, head: usize, batch: &mut Batch, rows: DraftRows) -> Result<()> {
         let goes_on = self.width > 0 && self.block.is_none();
         let is_block = rows.kind == TargetRows::Kept;
         batch.wants_hidden = goes_on || is_block && self.model.plan().chains_tokens();
-        self.model.draft_rows = rows;
-        self.model.forward(batch).map(drop)
+        let later = head..self.further.len();
+        if !later.is_empty() {
+            let mut batch = batch.clone();
+            batch.outputs.fill(false);
+            batch.wants_hidden = false;
+            for model in &mut self.further[later] {
+                model.draft_rows = rows.clone();
+                model.forward(&batch)?;
+            }
+        }
+        let model = match head.checked_sub(1) {
+            None => &mut self.model,
+            Some(at) => &mut self.further[at],
+        };
+        model.draft_rows = rows;
+        model.forward(batch).map(drop)
     }
 
-    /// Adds the likeliest token of each row of the last pass to its draft.
-    fn take(&self, drafts: &mut [OpenDraft]) {
-        let (logits, hidden) = self.model.results();
+    /// Adds the likeliest token of its row of the last pass of a head to each draft.
+    fn take(&self, head: usize, drafts: &mut [OpenDraft]) {
+        let (logits, hidden) = self.head(head).results();
         let width = self.model.row_width();
-        let n_hidden = hidden.len() / drafts.len().max(1);
-        for (i, draft) in drafts.iter_mut().enumerate() {
+        let n_embd = self.model.plan().n_embd as usize;
+        for draft in drafts.iter_mut() {
+            let i = draft.row;
             let Some(row) = logits.get(i * width..(i + 1) * width) else {
                 continue;
             };
@@ -484,25 +485,10 @@ impl Drafter {
             draft.draft.tokens.push(token);
             draft.draft.probabilities.push(probability);
             draft.next.clear();
-            draft
-                .next
-                .extend_from_slice(&hidden[i * n_hidden..(i + 1) * n_hidden]);
+            let next = hidden.get(i * n_embd..(i + 1) * n_embd);
+            draft.next.extend_from_slice(next.unwrap_or_default());
         }
     }
-}
-
-/// The memory of a drafter that is not loaded, of a target with these weights and options.
-///
-/// # Errors
-/// The drafter cannot run with these options.
-pub fn drafter_memory(
-    opened: &OpenedDrafter,
-    (weights, target): (&Weights, &Plan),
-    options: &Options,
-) -> Result<MemoryUse> {
-    let mut estimator = Estimator::new(&opened.plan, &opened.weights)?;
-    let own = estimator.memory(&options.of_drafter(&opened.plan))?;
-    Ok(own.without_mapped(opened.shared_bytes(weights, target)))
 }
 
 impl DraftModel for Drafter {
@@ -515,7 +501,10 @@ impl DraftModel for Drafter {
     }
 
     fn memory(&self) -> MemoryUse {
-        self.model.memory()
+        let further = self.further.iter();
+        further.fold(self.model.memory(), |all, head| {
+            all.with_model(&head.memory())
+        })
     }
 
     fn most(&self) -> usize {
@@ -537,27 +526,27 @@ impl DraftModel for Drafter {
         // Rows of values depend on more than the tokens, so that no prefix is used again.
         match self.width {
             0 => self.model.release(sequence),
-            _ => self.model.discard(sequence),
+            _ => self.discard(sequence),
         }
     }
 
     fn forget(&mut self, sequence: SequenceId, from: u32) {
-        let Some(known) = self.sequences.get_mut(&sequence) else {
-            if self.width == 0 && self.model.next(sequence) > from {
-                self.model.forget(sequence, from);
+        let own = match self.sequences.get_mut(&sequence) {
+            Some(known) => {
+                known.forget(from, self.width);
+                from.saturating_sub(known.offset)
             }
-            return;
+            // It knows of no rows before the first ones.
+            None if self.width > 0 => return,
+            None => from,
         };
-        known.forget(from, self.width);
-        let own = from.saturating_sub(known.offset);
-        if self.model.next(sequence) > own {
-            self.model.forget(sequence, own);
-        }
+        self.cut(sequence, own);
     }
 
     fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
         let drafted = self.draft_for(wanted);
-        self.model.park_threads();
+        let heads = [&self.model].into_iter().chain(&self.further);
+        heads.for_each(Model::park_threads);
         if drafted.is_err() {
             // What of the sequences is stored is not known.
             wanted.iter().for_each(|of| self.release(of.sequence));
@@ -566,53 +555,29 @@ impl DraftModel for Drafter {
     }
 
     fn logits(&mut self, request: &DraftRequest<'_>) -> Result<Vec<f32>> {
-        let sequence = request.sequence;
         let fault = |found: &str| Error::Drafter {
             found: found.into(),
             expected: "a sequence that was just read".into(),
         };
-        let places = self.new_places(request);
-        let (first, end) =
-            places.ok_or_else(|| fault("a sequence of which no values are known"))?;
         let mut all = Vec::new();
-        let mut open = [self.open_draft(0, request, end)];
-        if let Some(block) = self.block {
-            self.read_new(std::slice::from_ref(request))?;
-            self.model.forget(sequence, open[0].end);
-            self.read_blocks(&mut open, block)?;
-            all = match self.model.plan().chains_tokens() {
-                true => std::mem::take(&mut self.chained),
-                false => self.model.results().0.to_vec(),
-            };
-            self.model.forget(sequence, open[0].end);
-            return Ok(all);
+        let mut open = self.read_new(std::slice::from_ref(request), Some(&mut all))?;
+        let Some(OpenDraft {
+            end, most, draft, ..
+        }) = open.first()
+        else {
+            return Err(fault("a sequence of which no values are known"));
+        };
+        let (end, most) = (*end, *most);
+        if draft.tokens.is_empty() {
+            return Err(fault("logits that are no numbers"));
         }
-        // As many rows as have their logits in the pass: what the drafter goes on with is not what the head reads.
-        let at_once = self.model.max_outputs().min(self.model.options().n_batch);
-        for from in (first..end).step_by(at_once) {
-            let mut batch = Batch::default();
-            let mut rows = DraftRows::of_kind(self.kind_of_values());
-            let part = (from, end.min(from + at_once as u32));
-            self.push_new(request, part, &mut batch, &mut rows);
-            batch.outputs.fill(true);
-            self.run(&mut batch, rows)?;
-            all.extend_from_slice(self.model.results().0);
-        }
-        let width = self.model.row_width();
-        let draft = &mut open[0];
-        let last = all.len().saturating_sub(width);
-        let (token, _) =
-            likeliest(&all[last..]).ok_or_else(|| fault("logits that are no numbers"))?;
-        draft.draft.tokens.push(token);
-        let hidden = self.model.results().1;
-        let n_hidden = self.model.plan().n_embd as usize;
-        draft.next = hidden[hidden.len().saturating_sub(n_hidden)..].to_vec();
-        for n in 1..draft.most {
+        let n_passes = if self.block.is_some() { 1 } else { most };
+        for n in 1..n_passes {
             self.go_on(&mut open, n)?;
-            all.extend_from_slice(self.model.results().0);
+            let head = self.head(self.head_of(n));
+            all.extend_from_slice(head.results().0);
         }
-        self.model.forget(sequence, open[0].end);
-        self.drop_read(sequence);
+        self.cut(request.sequence, end);
         Ok(all)
     }
 }
@@ -630,82 +595,4 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
     }
     let sum: f32 = logits.iter().map(|logit| (logit - best).exp()).sum();
     Some((at?, 1.0 / sum))
-}
-
-impl Model {
-    /// What tokens before add to the logits of states `[n_embd, n]`: `[n_logits, n]`, and for each how likely its token is right; empty if
-    /// the head does not say so.
-    fn after(&mut self, before: &[u32], states: &[f32]) -> Result<(Vec<f32>, Vec<f32>)> {
-        let (graph, ends) = stage::build_after(&self.graph_parts(), before.len())?;
-        self.graphs.load(graph)?;
-        let mut added = vec![0.0; before.len() * self.row_width()];
-        let n_right = ends.right.iter().len() * before.len();
-        let mut right = vec![0.0; n_right];
-        let executor = &mut self.graphs.executor;
-        let ids: Vec<i32> = before.iter().map(|token| *token as i32).collect();
-        executor.write_indices(&ends.before, &ids)?;
-        if ends.right.is_some() {
-            executor.write(&ends.hidden, states)?;
-        }
-        executor.run()?;
-        executor.read(&ends.added, &mut added)?;
-        if let Some(likely) = &ends.right {
-            executor.read(likely, &mut right)?;
-            right
-                .iter_mut()
-                .for_each(|x: &mut f32| *x = 1.0 / (1.0 + (-*x).exp()));
-        }
-        Ok((added, right))
-    }
-
-    /// Loads its drafter, which is placed and reads the values of its passes from now on. The options of the model name these
-    /// values ([`Options::for_drafter`]).
-    ///
-    /// # Errors
-    /// The errors of [`Model::load`], or a drafter with another vocabulary.
-    pub fn load_drafter(&mut self, opened: OpenedDrafter) -> Result<()> {
-        let name = opened.name.clone();
-        self.drafter = Some(Box::new(Drafter::load(opened, self)?));
-        tracing::info!(drafter = name, "drafts the next tokens");
-        Ok(())
-    }
-
-    /// The most tokens that its drafter drafts; none if it has no drafter.
-    pub fn drafter(&self) -> Option<usize> {
-        self.drafter.as_ref().map(|drafter| drafter.most())
-    }
-
-    /// Whether its drafter makes all tokens of a draft in one pass.
-    pub fn drafts_blocks(&self) -> bool {
-        let drafter = self.drafter.as_ref();
-        drafter.is_some_and(|drafter| drafter.drafts_blocks())
-    }
-
-    /// The logits `[n_logits, n]` that its drafter computes, and `n_logits`: after each token of a sequence that this model has read since it began or was
-    /// last drafted for, then after each token of the draft but the last.
-    ///
-    /// # Errors
-    /// There is no drafter, no such token, more of them than a pass holds, or a computation fails.
-    pub fn draft_logits(&mut self, wanted: &DraftRequest<'_>) -> Result<(Vec<f32>, usize)> {
-        let Some(drafter) = &mut self.drafter else {
-            return Err(Error::Drafter {
-                found: "none".into(),
-                expected: "a drafter".into(),
-            });
-        };
-        Ok((drafter.logits(wanted)?, drafter.n_logits()))
-    }
-
-    /// Drafts for sequences, together: the tokens that its drafter holds for the likeliest.
-    ///
-    /// # Errors
-    /// A computation of the drafter fails, or its cache is full. The sequences of the model are as before.
-    pub fn draft(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
-        // Threads that wait for a pass of one model would delay those of the other.
-        self.graphs.executor.rest();
-        match &mut self.drafter {
-            Some(drafter) => drafter.draft(wanted),
-            None => Ok(vec![Draft::default(); wanted.len()]),
-        }
-    }
 }

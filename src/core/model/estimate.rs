@@ -20,6 +20,7 @@ use super::devices;
 use super::error::{MemoryPurpose, Result};
 use super::graph;
 use super::graph_shape::{GraphParts, GraphShape};
+use super::interleave;
 use super::load::{self, PlannedTensors, WeightLayout};
 use super::memory;
 use super::memory_use::{DeviceUse, MemoryUse, TowerUse};
@@ -86,7 +87,11 @@ impl<'p> Estimator<'p> {
             larger(&mut compute, &of_source);
         }
         let total = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
-        Ok(MemoryUse {
+        let interleaved = match options.interleave {
+            true => interleave::bytes(self.plan, &self.laid_out.tensors),
+            false => 0,
+        };
+        let used = MemoryUse {
             mapped: total(&self.laid_out.mapped) + self.adapters.mapped_bytes,
             copied: self.laid_out.copied_bytes + self.adapters.copied_bytes,
             cache: total(&caches[0]).saturating_add(total(&caches[1])),
@@ -99,7 +104,8 @@ impl<'p> Estimator<'p> {
                 caches.each_ref().map(Vec::as_slice),
                 &compute,
             ),
-        })
+        };
+        Ok(used.with_interleaved(interleaved))
     }
 
     /// Checks that loading finds enough memory on every device, by the loader's own checks in the same order. At

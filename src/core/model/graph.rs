@@ -122,6 +122,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         groups: &shape.groups,
         states: &mut states,
         flash_attn: options.flash_attn,
+        is_quantised: options.is_quantised(),
         selected: Selections::default(),
         lab: inputs.lab(parts, shape),
     };
@@ -219,6 +220,7 @@ pub(super) fn build_tower(
         groups: &[],
         states: &mut states,
         flash_attn: options.flash_attn,
+        is_quantised: [false; 2],
         selected: Selections::default(),
         lab: GraphLab::default(),
     };

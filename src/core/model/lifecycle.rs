@@ -21,6 +21,7 @@ use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graph_cache::GraphCache;
 use super::graph_shape::{GraphParts, GraphShape, TargetRows};
+use super::interleave;
 use super::lab::{CapturedRow, Lab};
 use super::load::{self, LoadedWeights, ProgressFn};
 use super::media::SequenceMedia;
@@ -163,7 +164,10 @@ impl Model {
             false => Estimator::with(&plan, weights, adapters)?.check(&options)?,
         }
         let devices = devices::of_plan(&plan)?;
-        let loaded = load::load(&plan.tensors, &devices, weights, progress)?;
+        let mut loaded = load::load(&plan.tensors, &devices, weights, progress)?;
+        if options.interleave {
+            loaded.interleaved_bytes = interleave::interleave(&plan, weights, &loaded.tensors)?;
+        }
         let adapters = ModelAdapters::load(&plan, adapters)?;
         Self::of_loaded(plan, loaded, adapters, options)
     }
@@ -391,7 +395,8 @@ impl Model {
                 caches,
                 &self.compute_bytes,
             ),
-        };
+        }
+        .with_interleaved(self.loaded.interleaved_bytes);
         let own = match &self.drafter {
             Some(drafter) => own.with_model(&drafter.memory()),
             None => own,

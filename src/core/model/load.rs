@@ -28,6 +28,8 @@ pub(super) struct LoadedWeights {
     pub(super) files: Vec<FileBytes>,
     /// Bytes that are copied into other memory.
     pub(super) copied_bytes: u64,
+    /// Bytes of tensors in place whose interleaved copies are read instead.
+    pub(super) interleaved_bytes: u64,
     /// Bytes of the memory taken on each device, including the padding of its parts.
     pub(super) taken: Vec<u64>,
 }
@@ -43,7 +45,7 @@ pub(super) struct PlannedTensors {
 }
 
 /// Number of bytes after which mapped pages that were read for copies or lazy tensors are released.
-const RELEASED_AFTER: u64 = 16 << 20;
+pub(super) const RELEASED_AFTER: u64 = 16 << 20;
 
 /// Called with the number of bytes loaded and the total.
 pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64);
@@ -240,11 +242,12 @@ pub(super) fn load(
         mapped,
         files,
         copied_bytes,
+        interleaved_bytes: 0,
         taken,
     })
 }
 
-fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo> {
+pub(super) fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo> {
     weights.tensor(&planned.name).ok_or_else(|| Error::Weight {
         tensor: planned.name.clone(),
         message: "is not in the file".into(),

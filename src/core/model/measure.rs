@@ -1,6 +1,8 @@
 //! Measures the passes of a model: the time of their operations, and the weights that they read.
 
-use lab_base::ggml::{GraphOp, MisplacedOp, Profile};
+use std::collections::BTreeMap;
+
+use lab_base::ggml::{ColumnSums, GraphOp, MisplacedOp, Profile};
 
 use super::lifecycle::Model;
 
@@ -14,6 +16,25 @@ impl Model {
     /// Ends the measurement that [`Self::start_profile`] began; `None` if there is none.
     pub fn end_profile(&mut self) -> Option<Profile> {
         self.graphs.executor.set_profile(None)
+    }
+
+    /// Sums the squares of the values that weights are multiplied with in the passes that follow, which are computed one
+    /// operation at a time.
+    pub fn start_calibration(&mut self) {
+        let profile = Profile::new(&self.loaded.tensors).with_inputs();
+        self.graphs.executor.set_profile(Some(profile));
+    }
+
+    /// Ends what [`Self::start_calibration`] began: the sums by the name of the tensor. Empty if nothing began.
+    pub fn end_calibration(&mut self) -> BTreeMap<String, ColumnSums> {
+        let profile = self.graphs.executor.set_profile(None);
+        let Some(sums) = profile.as_ref().and_then(Profile::inputs) else {
+            return BTreeMap::new();
+        };
+        let tensors = self.plan().tensors.iter().zip(&self.loaded.tensors);
+        let found = tensors
+            .filter_map(|(planned, tensor)| Some((planned.name.clone(), sums.of(tensor)?.clone())));
+        found.collect()
     }
 
     /// The operations of the last pass, in the order of execution, with weights as indices of the plan's tensors.

@@ -101,12 +101,26 @@ pub struct TowerUse {
 }
 
 impl MemoryUse {
-    /// The memory without so many bytes of mapped weights, which another model uses too.
+    /// The memory without so many bytes of mapped and of copied weights, which another model uses too.
     #[must_use]
-    pub(super) fn without_mapped(mut self, bytes: u64) -> Self {
+    pub(super) fn without_shared(mut self, mapped: u64, copied: u64) -> Self {
+        self.mapped = self.mapped.saturating_sub(mapped);
+        self.copied = self.copied.saturating_sub(copied);
+        if let Some(processor) = self.devices.first_mut() {
+            processor.mapped = processor.mapped.saturating_sub(mapped);
+            processor.weights = processor.weights.saturating_sub(copied);
+        }
+        self
+    }
+
+    /// The memory with copies of so many bytes of mapped weights, which are read in their place.
+    #[must_use]
+    pub(super) fn with_interleaved(mut self, bytes: u64) -> Self {
         self.mapped = self.mapped.saturating_sub(bytes);
+        self.copied = self.copied.saturating_add(bytes);
         if let Some(processor) = self.devices.first_mut() {
             processor.mapped = processor.mapped.saturating_sub(bytes);
+            processor.weights = processor.weights.saturating_add(bytes);
         }
         self
     }

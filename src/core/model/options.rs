@@ -56,6 +56,8 @@ pub struct Options {
     pub capture: bool,
     /// The values that passes give the drafter of the model, if it has one that reads any.
     pub for_drafter: Option<TargetPlan>,
+    /// Whether products on the processor read copies of quantised matrices whose rows are interleaved.
+    pub interleave: bool,
     /// Whether plain loops compute instead of the processor's kernels, which is slow and independent of them.
     pub plain: bool,
 }
@@ -89,6 +91,7 @@ impl Options {
             non_causal: false,
             capture: false,
             for_drafter: None,
+            interleave: true,
             plain: false,
         }
     }
@@ -310,8 +313,16 @@ impl Options {
         }
     }
 
+    /// Whether keys, and values, are cached in a quantised type.
+    pub(super) fn is_quantised(&self) -> [bool; 2] {
+        [self.k_type, self.v_type].map(|ty| !ty.is_plain())
+    }
+
     /// Checks the types of the caches. Returns the size of caches and states in bytes.
-    pub(super) fn check_cache(&self, plan: &Plan) -> Result<u64> {
+    ///
+    /// # Errors
+    /// A head is not a whole number of blocks of a type.
+    pub fn check_cache(&self, plan: &Plan) -> Result<u64> {
         let states = plan
             .recurrent_bytes((self.n_rows() as u64).saturating_add(1))
             .unwrap_or(u64::MAX);

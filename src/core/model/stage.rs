@@ -201,6 +201,7 @@ fn build_stage_of(
             groups: &[],
             states: &mut states,
             flash_attn: false,
+            is_quantised: [false; 2],
             selected: Selections::default(),
             lab: GraphLab::default(),
         };

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::models::OpenedModel;
 use crate::models::quantise;
-use crate::models::quantise::quantise;
+use crate::models::quantise::{Mix, quantise};
 use lab_base::util::atomic_file::OutputPath;
 use lab_base::util::parallel;
 use lab_base::weights::folder;
@@ -25,7 +25,7 @@ const SPLIT: &str = "split.";
 /// Called with the number of bytes done and of all bytes.
 pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Writes a model as GGUF, with its matrices in type `ty` if one is given. With `replaces`, an existing file is
+/// Writes a model as GGUF, with its matrices in the types of a mix if one is given. With `replaces`, an existing file is
 /// replaced.
 ///
 /// # Errors
@@ -33,7 +33,7 @@ pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64);
 /// file is then removed, and an existing one is unchanged.
 pub fn to_gguf(
     model: &OpenedModel,
-    ty: Option<TensorType>,
+    mix: Option<&Mix>,
     path: &Path,
     replaces: bool,
     progress: ProgressFn<'_>,
@@ -44,8 +44,8 @@ pub fn to_gguf(
         path: path.to_owned(),
         source,
     })?;
-    let weights = match ty {
-        Some(ty) => quantise(&model.weights, &model.plan, ty)?,
+    let weights = match mix {
+        Some(mix) => quantise(&model.weights, &model.plan, mix)?,
         None => quantise::with_plain_vectors(&model.weights, &model.plan)?,
     };
     let metadata = with_vocabulary(without_split(weights.metadata()));
@@ -69,29 +69,29 @@ pub fn to_gguf(
     })
 }
 
-/// Writes a model as a folder for editing. Quantised tensors become f32; with `ty`, all matrices get that type. Files
+/// Writes a model as a folder for editing. Quantised tensors become f32; with a mix of one type, all matrices get that type. Files
 /// with several tensors have at most `shard_bytes` bytes. With `replaces`, an existing model is replaced.
 ///
 /// # Errors
 /// The errors of [`to_gguf`], or the folder's format lacks a type.
 pub fn to_folder(
     model: &OpenedModel,
-    ty: Option<TensorType>,
+    mix: Option<&Mix>,
     path: &Path,
     shard_bytes: u64,
     replaces: bool,
     progress: ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let weights = match ty {
+    let weights = match mix.map(|mix| (mix, mix.base())) {
         None => quantise::without_blocks(&model.weights, TensorType::F32)?,
-        Some(ty @ (TensorType::F32 | TensorType::F16 | TensorType::BF16)) => {
-            let weights = quantise(&model.weights, &model.plan, ty)?;
+        Some((mix, ty)) if ty.is_plain() => {
+            let weights = quantise(&model.weights, &model.plan, mix)?;
             quantise::without_blocks(&weights, ty)?
         }
-        Some(ty) => {
+        Some((mix, _)) => {
             return Err(Error::File {
                 path: path.to_owned(),
-                message: format!("a folder holds f32, f16 or bf16, not {ty}"),
+                message: format!("a folder holds f32, f16 or bf16, not {mix}"),
             });
         }
     };

@@ -1,17 +1,23 @@
 //! The drafter of a model: opened beside it, from the same file or from one of its own.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use crate::arch::ArchDef;
 use crate::hf;
-use crate::plan::{DeviceShare, Plan};
+use crate::plan::{DeviceShare, Plan, TensorPlan};
+use lab_base::tokenizer;
+use lab_base::tokenizer::Tokenizer;
 use lab_base::weights::{Metadata, TensorInfo, TensorType, Value, Weights};
 
 use super::definitions::{Definitions, DrafterChoice};
 use super::error::Error;
-use super::model_files::read;
+use super::model_files::{read, tokenizer_of};
+use super::quantise::Mix;
 use super::source::ModelSource;
 
+/// The key of the number of a drafter's head, of several with weights of their own.
+pub(super) const HEAD: &str = "target.head";
 /// The tokens of a vocabulary in a file's metadata.
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
@@ -23,17 +29,24 @@ pub struct OpenedDrafter {
     pub weights: Weights,
     pub def: ArchDef,
     pub plan: Plan,
+    /// Those of its further heads, each with weights of its own.
+    pub further: Vec<Plan>,
     /// The target's token for each token that it has a logit for; none if they are the same.
     pub tokens: Option<Vec<u32>>,
+    /// The vocabularies, if it is a model with another one than its target: then it reads and writes texts.
+    pub vocabularies: Option<Vocabularies>,
+}
+
+/// The vocabulary of a drafter and that of its target.
+#[derive(Debug)]
+pub struct Vocabularies {
+    pub own: Tokenizer,
+    pub target: Tokenizer,
 }
 
 impl OpenedDrafter {
     fn new((name, def): (String, ArchDef), weights: Weights, target: &Plan) -> Result<Self, Error> {
-        let plan = Plan::new(&def, weights.metadata(), &weights);
-        let plan = plan.map_err(|source| Error::Plan {
-            model: weights.label().to_owned(),
-            source,
-        })?;
+        let (plan, further) = plans(&def, &weights)?;
         let fault = misfit(&plan, target);
         let named = def.target.as_ref().and_then(|of| of.tokens.as_ref());
         let named = named.and_then(|name| {
@@ -50,7 +63,9 @@ impl OpenedDrafter {
             weights,
             def,
             plan,
+            further,
             tokens,
+            vocabularies: None,
         };
         match fault {
             Some(message) => Err(opened.refused(message)),
@@ -58,24 +73,29 @@ impl OpenedDrafter {
         }
     }
 
-    /// Bytes of the weights that it uses in place where its target `weights` does.
+    /// The plans of its heads.
+    pub fn plans(&self) -> impl Iterator<Item = &Plan> {
+        [&self.plan].into_iter().chain(&self.further)
+    }
+
+    /// Bytes of [`Self::shared`].
     pub fn shared_bytes(&self, weights: &Weights, target: &Plan) -> u64 {
+        self.shared(weights, target).map(|of| of.bytes).sum()
+    }
+
+    /// The weights that it uses in place where its target `weights` does, by all of its heads.
+    pub fn shared(&self, weights: &Weights, target: &Plan) -> impl Iterator<Item = &TensorPlan> {
         let place = |weights: &Weights, name: &str| {
             let (bytes, offset) = weights.place(weights.tensor(name)?)?;
             Some((bytes.as_ptr(), offset))
         };
-        if !self.plan.devices.is_empty() || !target.devices.is_empty() {
-            return 0;
-        }
-        let used = target
-            .tensors
-            .iter()
-            .filter_map(|of| place(weights, &of.name));
-        let used: HashSet<_> = used.collect();
-        let own = self.plan.tensors.iter();
-        let shared = own
-            .filter(|of| place(&self.weights, &of.name).is_some_and(|place| used.contains(&place)));
-        shared.map(|of| of.bytes).sum()
+        let on_processor = self.plan.devices.is_empty() && target.devices.is_empty();
+        let used = target.tensors.iter().filter(|_| on_processor);
+        let used: HashSet<_> = used.filter_map(|of| place(weights, &of.name)).collect();
+        let own = self.plans().flat_map(|plan| &plan.tensors);
+        own.filter(move |of| {
+            place(&self.weights, &of.name).is_some_and(|place| used.contains(&place))
+        })
     }
 
     fn refused(&self, message: String) -> Error {
@@ -90,30 +110,54 @@ impl OpenedDrafter {
         let slots = target.layers.iter().flat_map(|layer| &layer.slots);
         let last = slots.flat_map(|slot| &slot.branches).last();
         let device = last.and_then(|branch| branch.block.device.checked_sub(1));
-        let n_layers = self.plan.n_placeable();
-        let share = device.and_then(|at| {
-            Some(DeviceShare {
-                device: target.devices.get(at)?.clone(),
-                n_layers,
-            })
-        });
-        self.plan.place_with(share.as_slice(), &[]);
+        let device = device.and_then(|at| target.devices.get(at));
+        for plan in [&mut self.plan].into_iter().chain(&mut self.further) {
+            let share = device.map(|device| DeviceShare {
+                device: device.clone(),
+                n_layers: plan.n_placeable(),
+            });
+            plan.place_with(share.as_slice(), &[]);
+        }
     }
 
-    /// The same drafter with its matrices quantised to another type.
-    pub(super) fn quantised(self, ty: TensorType) -> Result<Self, Error> {
-        let weights = super::quantise::quantise(&self.weights, &self.plan, ty)?;
-        let plan = Plan::new(&self.def, weights.metadata(), &weights);
-        let plan = plan.map_err(|source| Error::Plan {
-            model: weights.label().to_owned(),
-            source,
-        })?;
+    /// The same drafter with its matrices in the types of a mix, without the importance of columns, which is the model's.
+    pub(super) fn quantised(self, mix: &Mix) -> Result<Self, Error> {
+        let mix = mix.clone().with_importance(None);
+        let mut weights = self.weights.clone();
+        for plan in self.plans() {
+            weights = super::quantise::quantise(&weights, plan, &mix)?;
+        }
+        let (plan, further) = plans(&self.def, &weights)?;
         Ok(Self {
             weights,
             plan,
+            further,
             ..self
         })
     }
+}
+
+/// The plans of a drafter's heads: the first one, and those after it whose weights are there.
+fn plans(def: &ArchDef, weights: &Weights) -> Result<(Plan, Vec<Plan>), Error> {
+    let plan = Plan::new(def, weights.metadata(), weights);
+    let plan = plan.map_err(|source| Error::Plan {
+        model: weights.label().to_owned(),
+        source,
+    })?;
+    let n_heads = plan.target.as_ref().map_or(1, |target| target.n_heads);
+    let mut further = Vec::new();
+    for head in 1..u32::try_from(n_heads).unwrap_or(u32::MAX) {
+        let mut metadata = weights.metadata().clone();
+        metadata.insert(HEAD, Value::U32(head));
+        match Plan::new(def, &metadata, weights) {
+            Ok(plan) => further.push(plan),
+            Err(error) => {
+                tracing::debug!(%error, head, "the drafter goes on with the heads before");
+                break;
+            }
+        }
+    }
+    Ok((plan, further))
 }
 
 /// Why a drafter cannot draft for a target; none if it can.
@@ -174,11 +218,16 @@ pub fn open_drafter(
             })?;
             let name = source.name();
             let weights = with_tables_of(model, &own, weights)?;
-            let opened = OpenedDrafter::new((name, own), weights, plan)?;
+            let mut opened = OpenedDrafter::new((name, own), weights, plan)?;
             if opened.plan.target.is_none()
                 && let Some(message) = other_vocabulary(opened.weights.metadata(), model.metadata())
             {
-                return Err(opened.refused(message));
+                tracing::info!("the drafter reads and writes texts: {message}");
+                let own = tokenizer_in(&opened.weights);
+                let both = own.and_then(|own| Ok((own, tokenizer_in(model)?)));
+                let (own, target) =
+                    both.map_err(|error| opened.refused(format!("{message}; {error}")))?;
+                opened.vocabularies = Some(Vocabularies { own, target });
             }
             Ok(Some(opened))
         }
@@ -195,6 +244,14 @@ fn read_drafter(source: &ModelSource, with: &Definitions) -> Result<Weights, Err
         }
     }
     Ok(read(source, with)?.weights)
+}
+
+/// The tokenizer of a model with these weights.
+fn tokenizer_in(weights: &Weights) -> Result<Tokenizer, String> {
+    let place = Path::new(weights.label());
+    let folder = hf::is_folder(place).then(|| tokenizer::folder::read(hf::folder_of(place)));
+    let folder = folder.transpose().map_err(|error| error.to_string())?;
+    tokenizer_of(folder, weights).map_err(|error| error.to_string())
 }
 
 /// What a drafter may know of its target.

@@ -15,7 +15,7 @@ use crate::models::lora;
 use crate::models::lora::Adapter;
 use crate::models::model_files::{ModelFiles, read};
 use crate::models::prompts::Prompts;
-use crate::models::quantise::quantise;
+use crate::models::quantise::{self, Mix, quantise};
 use crate::models::sampling_defaults::SamplingDefaults;
 use crate::models::source::ModelSource;
 use crate::models::towers::{OpenedMedia, open_media};
@@ -23,7 +23,7 @@ use crate::plan::{self, Plan};
 use lab_base::tokenizer;
 use lab_base::tokenizer::folder::FolderTokenizer;
 use lab_base::util::wording;
-use lab_base::weights::{Metadata, TensorType, Weights, gguf};
+use lab_base::weights::{self, Metadata, TensorType, Weights, gguf};
 
 /// A model that is opened but not loaded.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ pub struct OpenedModel {
 }
 
 impl OpenedModel {
-    /// The same model with its matrices quantised to another type ([`crate::models::quantise`]). Its towers keep theirs, unless
+    /// The same model with its matrices in the types of a mix ([`crate::models::quantise`]). Its towers keep theirs, unless
     /// everything becomes f32.
-    pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
-        let weights = quantise(&self.weights, &self.plan, ty)?;
+    pub fn quantised(self, mix: &Mix) -> Result<Self, Error> {
+        let weights = quantise(&self.weights, &self.plan, mix)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
         let plan = plan.map_err(|source| Error::Plan {
             model: weights.label().to_owned(),
@@ -64,10 +64,10 @@ impl OpenedModel {
         })?;
         let drafter = self
             .drafter
-            .map(|drafter| drafter.quantised(ty))
+            .map(|drafter| drafter.quantised(mix))
             .transpose()?;
-        let media = match (self.media, ty) {
-            (Some(media), TensorType::F32) => Some(media.quantised(ty)?),
+        let media = match (self.media, mix.base()) {
+            (Some(media), TensorType::F32) => Some(media.quantised(mix)?),
             (media, _) => media,
         };
         Ok(Self {
@@ -77,6 +77,21 @@ impl OpenedModel {
             drafter,
             ..self
         })
+    }
+
+    /// The types that a mix gives to the matrices, by tensor.
+    ///
+    /// # Errors
+    /// A condition of the mix cannot be evaluated.
+    pub fn quantised_types(
+        &self,
+        mix: &Mix,
+    ) -> Result<BTreeMap<String, TensorType>, weights::Error> {
+        let types = quantise::types(&self.weights, &self.plan, mix)?;
+        Ok(types
+            .into_iter()
+            .map(|(name, ty)| (name.to_owned(), ty))
+            .collect())
     }
 
     /// The same model with adapters, in this order; `source` is the source of the model.

@@ -8,13 +8,13 @@ use lab_media::sound::SoundRules;
 use crate::arch::ArchDef;
 use crate::hf;
 use crate::plan::{DeviceOverride, DeviceShare, Media, Plan};
-use lab_base::weights::{TensorType, Weights};
+use lab_base::weights::Weights;
 
 use super::definitions::Definitions;
 use super::error::Error;
 use super::media::{MediaProcessors, MediaTokens};
 use super::mmproj::{self, MmprojChoice};
-use super::quantise::quantise;
+use super::quantise::{Mix, quantise};
 use super::source::ModelSource;
 
 /// A tower that is opened but not loaded.
@@ -108,10 +108,10 @@ impl OpenedMedia {
         Self { towers, processors }
     }
 
-    /// The same towers with their matrices quantised to another type.
-    pub(super) fn quantised(mut self, ty: TensorType) -> Result<Self, Error> {
+    /// The same towers with their matrices in the types of a mix.
+    pub(super) fn quantised(mut self, mix: &Mix) -> Result<Self, Error> {
         for tower in &mut self.towers {
-            let weights = quantise(&tower.weights, &tower.plan, ty)?;
+            let weights = quantise(&tower.weights, &tower.plan, mix)?;
             tower.plan = tower_plan(&tower.def, &weights)?;
             tower.weights = weights;
         }

@@ -193,6 +193,15 @@ impl<'a> Planner<'a> {
                 ))?,
             },
         };
+        let n_heads = match &target.heads {
+            None => 1,
+            Some(heads) => match self.evaluate(&heads.expr, global, &"target: heads")? {
+                Value::Int(n) if n >= 0 => n as u64,
+                other => self.problem(format!(
+                    "target: heads: {other}, expected an integer from 0"
+                ))?,
+            },
+        };
         let mut flag = |setting: &Option<Setting>, name: &str| match setting {
             None => Ok(false),
             Some(flag) => {
@@ -236,6 +245,7 @@ impl<'a> Planner<'a> {
             n_layers: 0,
             has_distances,
             block,
+            n_heads,
         })
     }
 

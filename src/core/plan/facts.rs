@@ -8,8 +8,8 @@ use std::rc::Rc;
 use super::{MAX_LAYERS, TensorSet};
 use crate::arch::expr::{Scope, Value};
 use crate::arch::{
-    AFTER_LAYERS, ArchDef, ContractUse, OF_FILE, OR, ParamSource, Presence, ResolvedOption,
-    WeightRole, fits_pattern, nearest,
+    ArchDef, ContractUse, OF_FILE, OR, ParamSource, Presence, ResolvedOption, WeightRole,
+    braced_param, fits_pattern, nearest,
 };
 use lab_base::weights::{Array, Metadata, Value as Meta};
 
@@ -74,10 +74,10 @@ impl LayerScope<'_> {
     }
 
     fn whole_name(&self, name: &str) -> String {
-        if name.contains(AFTER_LAYERS)
-            && let Ok(Value::Int(n)) = self.facts.param("n_layer", self, false)
+        if let Some((before, param, after)) = braced_param(name)
+            && let Ok(Value::Int(n)) = self.facts.param(param, self, false)
         {
-            return self.whole_name(&name.replace(AFTER_LAYERS, &n.to_string()));
+            return self.whole_name(&format!("{before}{n}{after}"));
         }
         match name.strip_prefix(OF_FILE) {
             Some(of_file) => of_file.to_owned(),

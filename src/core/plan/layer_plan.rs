@@ -114,6 +114,8 @@ pub struct TargetPlan {
     pub has_distances: bool,
     /// The blocks that it drafts; none if it goes on token by token.
     pub block: Option<DraftBlock>,
+    /// Number of heads with weights of their own, of which each drafts one token.
+    pub n_heads: u64,
 }
 
 /// Tokens that a drafter computes in one pass.

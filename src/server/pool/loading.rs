@@ -239,18 +239,26 @@ impl Pool {
         }
     }
 
-    /// Loads every model now.
+    /// Loads every model now, one after another. When this returns, the first one is being loaded; the result is that of all.
     ///
     /// # Errors
     /// The first model that cannot be loaded, with the reason.
-    pub async fn load_all(self: &Arc<Self>) -> Result<(), String> {
+    pub fn load_all(self: &Arc<Self>) -> impl Future<Output = Result<(), String>> + use<> {
         self.is_ready.store(false, Ordering::Release);
-        for (_, place) in self.all() {
-            if let Err(mut load) = place.start_load(self) {
+        let mut places = self.all().into_iter().map(|(_, place)| place);
+        let first = places.next().map(|place| place.start_load(self));
+        let (pool, places): (_, Vec<_>) = (Arc::clone(self), places.collect());
+        async move {
+            if let Some(Err(mut load)) = first {
                 load.result().await?;
             }
+            for place in places {
+                if let Err(mut load) = place.start_load(&pool) {
+                    load.result().await?;
+                }
+            }
+            pool.is_ready.store(true, Ordering::Release);
+            Ok(())
         }
-        self.is_ready.store(true, Ordering::Release);
-        Ok(())
     }
 }

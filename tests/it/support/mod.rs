@@ -6,6 +6,7 @@ pub mod hf;
 pub mod memory_tensor;
 #[cfg(target_os = "linux")]
 pub mod process;
+pub mod published_heads;
 pub mod refusals;
 pub mod server;
 pub mod sources;

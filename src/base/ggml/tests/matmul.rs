@@ -18,7 +18,7 @@ fn executor(threads: usize, is_invariant: bool) -> Executor {
     executor
 }
 
-fn values(n: usize, mut seed: u32) -> Vec<f32> {
+pub(super) fn values(n: usize, mut seed: u32) -> Vec<f32> {
     let mut next = || {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (seed >> 8) as f32 / (1 << 23) as f32 - 1.0

@@ -1,5 +1,6 @@
 //! Small graphs against arithmetic by hand, and calls that ggml would abort on.
 
+mod interleave;
 mod matmul;
 
 use super::*;
@@ -59,6 +60,9 @@ pub(super) fn result<T: bytemuck::Pod>(executor: &Executor, tensor: &Tensor) -> 
     values
 }
 
+/// Bytes of a file before its tensor: so many that the device's alignment begins among them.
+const BEFORE: usize = 64;
+
 /// A tensor whose bytes are the end of an allocation: a sanitizer notices what is read beyond it (`make sanitize`).
 pub(super) fn in_place(
     arena: &Arena,
@@ -67,13 +71,21 @@ pub(super) fn in_place(
     shape: &[u64],
     bytes: &[u8],
 ) -> Tensor {
-    let tensor = arena.tensor(name, ty, shape).expect("a sound shape");
-    // So many bytes before it that the device's alignment begins among them.
-    const BEFORE: usize = 64;
     let host = FileBytes::Static([&[0; BEFORE], bytes].concat().leak());
+    in_file(arena, name, (ty, shape), &host)
+}
+
+/// A tensor that begins after the first bytes of a file.
+fn in_file(
+    arena: &Arena,
+    name: &str,
+    (ty, shape): (TensorType, &[u64]),
+    host: &FileBytes,
+) -> Tensor {
+    let tensor = arena.tensor(name, ty, shape).expect("a sound shape");
     let cpu = Device::cpu().expect("the processor");
     let copied = cpu
-        .adopt(arena, &host, &[(&tensor, BEFORE)])
+        .adopt(arena, host, &[(&tensor, BEFORE)])
         .expect("it fits");
     assert!(copied.is_empty(), "`{name}` is not used in place");
     tensor

@@ -217,6 +217,7 @@ impl<'a> DefinitionReader<'a> {
         let from_first = from_first.and_then(|item| self.setting(item));
         let block = self.optional_number(&mut inner, "block");
         let mask = self.optional_number(&mut inner, "mask");
+        let heads = self.optional_number(&mut inner, "heads");
         if block.is_some() != mask.is_some() {
             self.report(item.span(), "a drafter of blocks has `block` and `mask`");
         }
@@ -228,6 +229,7 @@ impl<'a> DefinitionReader<'a> {
             block,
             mask,
             from_first,
+            heads,
             tokens,
             distances,
             span: item.span(),

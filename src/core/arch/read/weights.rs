@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use super::DefinitionReader;
 use crate::arch::contract::{Contract, Presence, WeightSpec};
-use crate::arch::definition::{AFTER_LAYERS, OF_FILE, OR, WeightUse};
+use crate::arch::definition::{OF_FILE, OR, WeightUse, braced_param};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::expr::Expr;
 use crate::arch::table::{TableFields, TomlItem, ValueForm};
@@ -119,7 +119,10 @@ fn is_tensor_name(text: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     text.split(OR).all(|text| {
         let text = text.strip_prefix(OF_FILE).unwrap_or(text);
-        let text = text.replacen(AFTER_LAYERS, "0", 1);
+        let text = match braced_param(text) {
+            Some((before, _, after)) => format!("{before}0{after}"),
+            None => text.to_owned(),
+        };
         !text.is_empty() && text.chars().all(fits) && !matches!(&*text, "true" | "false")
     })
 }

@@ -303,7 +303,8 @@ impl MapApplication<'_> {
             return;
         };
         if let Some(part) = made.parts.first() {
-            let stored = format!("{root}{}{}{}", of.group.from, part.from.value, of.ending);
+            let from = fill_expressions(&of.group.from, of.at);
+            let stored = format!("{root}{from}{}{}", part.from.value, of.ending);
             let stored = fill_indices(&fill_indices(&stored, &of.at.indices), &[("e", 0)]);
             let origin = || format!("the folder has no `{stored}`");
             self.origins.entry(name.to_owned()).or_insert_with(origin);
@@ -470,7 +471,8 @@ impl MapApplication<'_> {
         let stored = self.stored(of, &whole, 0..1)?;
         let source = stored.and_then(|mut stored| stored.pop());
         let source = source.ok_or_else(|| {
-            let name = format!("{}{}{}", of.group.from, times.value, of.ending);
+            let from = fill_expressions(&of.group.from, of.at);
+            let name = format!("{from}{}{}", times.value, of.ending);
             let name = fill_indices(&name, &of.at.indices);
             format!("`times`: there is no tensor `{name}`")
         })?;
@@ -530,8 +532,9 @@ impl MapApplication<'_> {
     ) -> StoredSources<'r> {
         let mut found = Vec::new();
         let mut missing = None;
+        let from = fill_expressions(&of.group.from, of.at);
         for part in parts {
-            let template = format!("{}{}{}", of.group.from, part.from.value, of.ending);
+            let template = format!("{from}{}{}", part.from.value, of.ending);
             let template = self.config.name_under(root, &template);
             let template = fill_indices(&template, &of.at.indices);
             for e in numbers.clone() {

@@ -44,6 +44,8 @@ pub(super) struct Config<'a> {
 
 /// The name that stands for the ending of the folder's class, of those in `[endings]`.
 const CLASS_ENDING: &str = "class_ending";
+/// The index of stored tensors that are counted.
+const NUMBER: &str = "i";
 /// Maximum length of a chain of named values that follow from each other.
 const MAX_CHAIN: usize = 32;
 /// Maximum number of elements of an array in a pattern, above the number of layers of any model.
@@ -425,6 +427,16 @@ impl ConfigScope<'_> {
         }
     }
 
+    /// Number of stored tensors of a name in which `i` counts from 0, up to the first that is absent. An adapter alone stores none.
+    fn count_stored(&self, template: &str) -> i64 {
+        let stored = |i: &u64| {
+            let name = fill_expressions(template, &self.with(NUMBER, *i));
+            self.config.stored(&name).is_some() || self.config.checkpoint.has(&name)
+        };
+        let most = self.config.checkpoint.tensors().count() as u64;
+        (0..most).take_while(stored).count() as i64
+    }
+
     fn layer(&self) -> Option<usize> {
         let layer = self.indices.iter().find(|(index, _)| *index == "il");
         layer.map(|(_, il)| *il as usize)
@@ -520,6 +532,9 @@ impl Scope for ConfigScope<'_> {
     }
 
     fn count(&self, key: &str) -> Result<i64, String> {
+        if key.contains('{') {
+            return Ok(self.count_stored(key));
+        }
         Ok(match self.config.get(key).as_deref() {
             Some(Json::Array(items)) => items.len() as i64,
             _ => 0,

@@ -244,7 +244,8 @@ impl<'a> UpdateFinder<'a> {
         let found = self.map.roots.iter().find_map(|root| {
             let mut sources = Vec::new();
             for part in &made.parts {
-                let template = format!("{root}{}{}{}", of.group.from, part.from.value, of.ending);
+                let from = fill_expressions(&of.group.from, of.at);
+                let template = format!("{root}{from}{}{}", part.from.value, of.ending);
                 let template = fill_indices(&template, &at.indices);
                 for e in first..first.saturating_add(count.unwrap_or(1)) {
                     let name = fill_indices(&template, &[("e", e)]);

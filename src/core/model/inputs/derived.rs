@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::blocks::position_bias::distance_rows;
-use crate::blocks::{Axis, DerivedInput, DerivedInputs, RowGrid, SwitchCounts, WindowOrder};
+use crate::blocks::{
+    Axis, DerivedInput, DerivedInputs, RowGrid, SwitchCounts, WindowOrder, hadamard,
+};
 use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
@@ -117,6 +119,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor>
         DerivedInput::Types(rows) => index_of("token_types", &[n], *rows),
         DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
         DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
+        DerivedInput::Hadamard(n) => input_of(&format!("hadamard_{n}"), f32, &[*n, *n]),
         DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, *heads]),
         DerivedInput::GridPositions(grid, ..) => {
             input_of("places_in_grid", i32, &[4 * grid.n_rows()])
@@ -254,6 +257,7 @@ fn write(
         }
         DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.values()),
         DerivedInput::Buckets(buckets) => executor.write_indices(tensor, &buckets.of_distances()),
+        DerivedInput::Hadamard(n) => executor.write(tensor, &hadamard(*n)),
         DerivedInput::Decay { heads, slope } => {
             let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / *heads as f32).exp2();
             executor.write(tensor, &(0..*heads).map(of_head).collect::<Vec<f32>>())

@@ -11,6 +11,7 @@ use std::io;
 
 use crate::arch::expr::Value;
 use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, fits_pattern, nearest};
+use crate::models::drafters::HEAD;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use lab_base::ggml;
 use lab_base::util::atomic_file::OutputPath;
@@ -134,11 +135,13 @@ pub fn synth<'p>(
     request: &SynthRequest,
     target: impl Into<OutputPath<'p>>,
 ) -> Result<Plan, Error> {
-    let (metadata, plan, drafter) = design_with_drafter(def, request)?;
-    let is_of_model = |tensor: &&TensorPlan| plan.tensors.iter().any(|of| of.name == tensor.name);
-    let of_drafter = drafter.iter().flat_map(|of| &of.tensors);
-    let of_drafter = of_drafter.filter(|tensor| !is_of_model(tensor));
-    let planned: Vec<&TensorPlan> = plan.tensors.iter().chain(of_drafter).collect();
+    let (metadata, plan, heads) = design_with_drafter(def, request)?;
+    let mut planned: Vec<&TensorPlan> = plan.tensors.iter().collect();
+    for tensor in heads.iter().flat_map(|of| &of.tensors) {
+        if planned.iter().all(|of| of.name != tensor.name) {
+            planned.push(tensor);
+        }
+    }
     let tensors: Vec<NewTensor> = planned
         .iter()
         .map(|tensor| NewTensor {
@@ -172,11 +175,11 @@ pub fn design(def: &ArchDef, request: &SynthRequest) -> Result<(Metadata, Plan),
     design_with_drafter(def, request).map(|(metadata, plan, _)| (metadata, plan))
 }
 
-/// [`design`], and the plan of the drafter.
+/// [`design`], and the plans of the heads of the drafter.
 fn design_with_drafter(
     def: &ArchDef,
     request: &SynthRequest,
-) -> Result<(Metadata, Plan, Option<Plan>), Error> {
+) -> Result<(Metadata, Plan, Vec<Plan>), Error> {
     let params = params(def, request)?;
     let n_vocab = params.iter().find(|(name, ..)| *name == VOCAB_SIZE);
     let n_vocab = n_vocab.and_then(|(.., value)| value.as_i64()).unwrap_or(0);
@@ -199,14 +202,27 @@ fn design_with_drafter(
         with: &request.with,
     };
     let plan = Plan::new(def, &metadata, &chosen)?;
-    let drafter = request.drafter.as_ref();
-    let drafter = drafter.map(|of| Plan::new(of, &metadata, &chosen));
-    let drafter = drafter.transpose()?.filter(|of| !of.layers.is_empty());
+    let mut heads: Vec<Plan> = Vec::new();
+    if let Some(of) = &request.drafter {
+        let mut metadata = metadata.clone();
+        loop {
+            let head = Plan::new(of, &metadata, &chosen)?;
+            let n_heads = head.target.as_ref().map_or(1, |target| target.n_heads);
+            if head.layers.is_empty() {
+                break;
+            }
+            heads.push(head);
+            if heads.len() as u64 >= n_heads {
+                break;
+            }
+            metadata.insert(HEAD, Meta::U32(heads.len() as u32));
+        }
+    }
     let is_read = |key: &str| {
-        let of_drafter = drafter.iter().any(|of| of.keys.contains(key));
+        let of_drafter = heads.iter().any(|of| of.keys.contains(key));
         of_drafter || plan.keys.contains(key)
     };
-    let plans: Vec<&Plan> = std::iter::once(&plan).chain(&drafter).collect();
+    let plans: Vec<&Plan> = std::iter::once(&plan).chain(&heads).collect();
     check_with(def, &plans, request)?;
     check_set(def, &plans, request)?;
 
@@ -221,7 +237,7 @@ fn design_with_drafter(
     for (key, text) in &request.meta {
         lean.insert(key.as_str(), parse(text));
     }
-    Ok((lean, plan, drafter))
+    Ok((lean, plan, heads))
 }
 
 /// Name, metadata key and value of each parameter that a key gives.
