@@ -92,9 +92,11 @@ impl Sampler {
         self.chain.iter().all(|stage| stage.decides_by(n))
     }
 
-    /// Whether the next token is that of the highest logit, unless that one is banned.
-    pub fn takes_best(&self) -> bool {
-        self.is_greedy && self.chain.iter().all(|stage| stage.only_bans())
+    /// The tokens that are banned, if the next token always is that with the highest logit of all others.
+    pub fn banned(&self) -> Option<Vec<u32>> {
+        let lists = self.chain.iter().map(|stage| stage.banned());
+        let lists = lists.collect::<Option<Vec<_>>>();
+        lists.filter(|_| self.is_greedy).map(|lists| lists.concat())
     }
 
     /// [`Sampler::sample`] with the random numbers of index `draw` instead of those of the next token, for

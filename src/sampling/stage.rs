@@ -48,9 +48,9 @@ pub(super) trait Stage: fmt::Debug + Send {
         true
     }
 
-    /// Whether it removes a few candidates and changes nothing else, so that the best candidate nearly always stays the best.
-    fn only_bans(&self) -> bool {
-        false
+    /// The tokens that it removes, if it does the same in every step and changes nothing else.
+    fn banned(&self) -> Option<Vec<u32>> {
+        None
     }
 
     /// Whether the best candidate always stays the best. A greedy pick right after this stage can then skip it.

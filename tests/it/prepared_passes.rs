@@ -54,9 +54,9 @@ fn greedy_requests() -> Vec<Value> {
         let stops = if i % 4 == 1 { [" a", "t"] } else { ["zq", "!"] };
         match i % 9 {
             8 => own,
-            _ => json!({
-                "messages": own["messages"], "max_tokens": own["max_tokens"], "ignore_eos": true,
-                "temperature": 0, "stop": stops,
+            kind => json!({
+                "messages": own["messages"], "max_tokens": own["max_tokens"], "ignore_eos": kind % 3 > 0,
+                "min_tokens": if kind == 3 { 20 } else { 0 }, "temperature": 0, "stop": stops,
             }),
         }
     };
@@ -162,7 +162,10 @@ fn texts_are_the_same_where_passes_are_launched_ahead() {
             "bench_passes_undone_total",
         ]
         .map(|name| counted(&server, name));
-        assert!(ahead > undone, "{cache:?}: {ahead} ahead, {undone} undone");
+        assert!(
+            ahead > 4 * undone,
+            "{cache:?}: {ahead} ahead, {undone} undone"
+        );
     }
 }
 
@@ -185,10 +188,9 @@ fn nearly_all_steps_of_long_greedy_completions_are_launched_ahead() {
     let after = ["bench_graphs_run_total", "bench_device_waits_total"].map(count);
     let [steps, waits] = [0, 1].map(|at| after[at] - before[at]);
     let ahead = count("bench_passes_launched_ahead_total");
-    // Where the best token is the end, which is banned, no pass begins early for 16 steps.
-    let undone = count("bench_passes_undone_total");
-    assert!(ahead + 10 + 17 * undone >= steps, "{ahead} of {steps}");
-    assert!(2 * ahead > steps, "{ahead} of {steps}, {undone} undone");
+    // The end is the best token now and then, and is banned.
+    assert_eq!(count("bench_passes_undone_total"), 0);
+    assert!(ahead + 12 >= steps, "{ahead} of {steps}");
     assert!(waits <= 3 * steps, "{waits} in {steps}");
     // What the host decides about a token keeps passes from beginning.
     for own in [

@@ -64,7 +64,7 @@ mod versioned;
 mod warm_up;
 
 pub use adapters::LoadedAdapter;
-pub use batch::Batch;
+pub use batch::{Batch, MAX_BANNED};
 pub use cache::states::STATE_PIECES;
 pub use cache::{BlockAdapter, CacheMiss, CachedPrefix, KvEvent, SequenceId};
 pub use direct_logit::{DirectHeads, DirectLogit, NormDivisor};

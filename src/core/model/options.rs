@@ -261,7 +261,7 @@ impl Options {
     }
 
     /// Whether the best tokens of a decoding pass can be the tokens of the next one without the host: passes are padded, and one
-    /// device chooses and looks up tokens.
+    /// device computes all of them.
     pub(super) fn feeds_next(&self, plan: &Plan) -> bool {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         self.feeds_tokens
@@ -269,7 +269,10 @@ impl Options {
             && self.pads(plan)
             && plan.target.is_none()
             && plan.n_vocab <= 1 << 20
-            && head.is_some_and(|head| head.device == plan.embed.device)
+            && head.is_some_and(|head| {
+                let mut devices = plan.units().map(|unit| unit.device);
+                head.device == plan.embed.device && devices.all(|device| device == head.device)
+            })
     }
 
     /// Slots of each KV group.

@@ -51,9 +51,9 @@ impl<'a> PassRow<'a> {
 /// What the pass after this one will probably read.
 #[derive(Debug, Default)]
 pub struct NextPass {
-    /// The places of its tokens, one of each sequence; none if that is not known.
-    pub places: Vec<(SequenceId, u32)>,
-    /// Whether its tokens are those with the highest logits of this pass.
+    /// One token of each sequence, whose id is not known yet; none if nothing is known.
+    pub batch: Batch,
+    /// Whether the tokens are the best ones of this pass: those with the highest logits of all that are not banned.
     pub are_best: bool,
 }
 

@@ -21,7 +21,7 @@ use super::sub_batch::SubBatch;
 /// keep what they have recorded until then.
 const MOST_IN_A_ROW: u32 = 64;
 
-/// Number of passes after one that was launched ahead and not used before another is: where banned tokens are the best, for example.
+/// Number of passes after one that has read other tokens than its batch before another is launched ahead.
 const REST: u32 = 16;
 
 impl Model {
@@ -32,15 +32,13 @@ impl Model {
         }
     }
 
-    /// Prepares the pass over one token of each of these places, if the loaded graph serves it.
-    pub(super) fn prepare(&mut self, places: &[(SequenceId, u32)]) -> Result<()> {
-        let mut batch = Batch {
+    /// Prepares the pass over a batch with one token of each sequence, whose id is not known, if the loaded graph serves it.
+    pub(super) fn prepare(&mut self, batch: Batch) -> Result<()> {
+        let batch = Batch {
             wants_top: true,
-            ..Batch::default()
+            ..batch
         };
-        places
-            .iter()
-            .for_each(|(id, position)| batch.push(0, *id, *position, true));
+        let places = batch.positions.as_slice();
         let can_begin = self.graphs.executor.runs_ahead()
             && self.drafter.is_none()
             && self.plan.target.is_none()
@@ -62,10 +60,10 @@ impl Model {
         };
         self.n_prepared += 1;
         self.prepared = Some(Prepared {
-            places: batch.positions,
             part,
             n_views,
             n_ahead: self.block_manager.n_ahead(places),
+            places: batch.positions,
             versions: self.versions(),
             is_launched: false,
         });
@@ -84,13 +82,16 @@ impl Model {
         let RowDestination::Top(sink, is_whole) = rows else {
             return Ok(());
         };
-        let NextPass { places, are_best } = sink.launched();
+        let NextPass {
+            batch: next,
+            are_best,
+        } = sink.launched();
         let (executor, pass) = self.graphs.split()?;
         if let Some(top) = &pass.top {
             self.top.begin_read(executor, top)?;
         }
         if *is_whole {
-            self.prepare(&places)?;
+            self.prepare(next)?;
         }
         match are_best {
             true => self.launch_ahead(batch),
@@ -177,13 +178,16 @@ impl Model {
 
     /// Takes the preparation if it serves a batch; otherwise it is undone.
     pub(super) fn take_prepared(&mut self, batch: &Batch) -> Option<Prepared> {
-        let serves = |prepared: &Prepared| {
-            prepared.versions == self.versions()
-                && self.pads(batch)
-                && prepared.serves(batch)
-                && (!prepared.is_launched || prepared.has_read(batch, self.top.best()))
+        let serves = |prepared: &&Prepared| {
+            prepared.versions == self.versions() && self.pads(batch) && prepared.serves(batch)
         };
-        let is_served = self.prepared.as_ref().is_some_and(serves);
+        let serving = self.prepared.as_ref().filter(serves);
+        let has_read = |of: &Prepared| !of.is_launched || of.has_read(batch, self.top.best());
+        let is_right = serving.is_none_or(has_read);
+        let is_served = serving.is_some() && is_right;
+        if !is_right {
+            self.n_resting = REST;
+        }
         if !is_served || self.graphs.loaded_shape().is_none() {
             self.undo_prepared();
         }
@@ -194,9 +198,6 @@ impl Model {
     pub(super) fn undo_prepared(&mut self) {
         if let Some(prepared) = self.prepared.take() {
             self.n_undone += 1;
-            if prepared.is_launched {
-                self.n_resting = REST;
-            }
             self.block_manager.give_back(&prepared.places);
         }
     }

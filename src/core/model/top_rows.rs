@@ -5,6 +5,8 @@
 use lab_base::ggml::{Executor, Graph, Readback, Result, ScoreOptions, Tensor};
 use lab_sampling::TopLogits;
 
+use super::inputs::NextTokens;
+
 /// The highest logits in a graph, for rows that want logits.
 pub(super) struct TopTensors {
     /// Their tokens, i32 `[n_top, n_outputs]`, in no order.
@@ -13,14 +15,19 @@ pub(super) struct TopTensors {
     logits: Tensor,
     /// Their probabilities, f32 `[1, n_top, n_outputs]`.
     shares: Tensor,
-    /// For each row of the pass the token with the highest logit of its result, i32 `[n_tokens]`; none if no pass is fed by this one.
+    /// For each row of the pass the best token of its result, i32 `[n_tokens]`: that with the highest logit of those that are not
+    /// banned. None if devices make no tokens of the next pass.
     pub(super) best: Option<Tensor>,
 }
 
 impl TopTensors {
-    /// Selects the `n` highest of logits `[n_vocab, n_outputs]`. `results`: the number of the result of each row of the pass, i32
-    /// `[n_tokens]`, if the best token of each is wanted.
-    pub(super) fn of(g: &Graph, logits: &Tensor, n: u64, results: Option<&Tensor>) -> Result<Self> {
+    /// Selects the `n` highest of logits `[n_vocab, n_outputs]`, and of these the best token if `next` wants it.
+    pub(super) fn of(
+        g: &Graph,
+        logits: &Tensor,
+        n: u64,
+        next: Option<&NextTokens>,
+    ) -> Result<Self> {
         let [n_vocab, n_rows, ..] = logits.shape();
         let column = |of: &Tensor| g.reshape(of, [1, n_vocab, n_rows, 1]);
         let ids = g.highest(logits, n)?;
@@ -32,10 +39,8 @@ impl TopTensors {
         };
         let shares = g.soft_max(logits, None, &scores)?;
         let highest = g.get_rows(&column(logits)?, &ids)?;
-        let best = match results {
-            Some(results) => Some(best(g, (&ids, &highest), (n_vocab, n_rows), results)?),
-            None => None,
-        };
+        let best = next.map(|next| best(g, (&ids, &highest), n_vocab, next));
+        let best = best.transpose()?;
         Ok(Self {
             shares: g.get_rows(&column(&shares)?, &ids)?,
             logits: highest,
@@ -51,25 +56,23 @@ impl TopTensors {
     }
 }
 
-/// The best of the highest logits of each result, in the order of the rows of the pass: i32 `[n_tokens]`.
+/// The best token of each result, in the order of the rows of the pass: i32 `[n_tokens]`.
 fn best(
     g: &Graph,
     (ids, logits): (&Tensor, &Tensor),
-    (n_vocab, n_rows): (u64, u64),
-    results: &Tensor,
+    n_vocab: u64,
+    next: &NextTokens,
 ) -> Result<Tensor> {
-    let n_top = ids.shape()[0];
+    let [n_top, n_rows, ..] = ids.shape();
+    let banned = g.times_listed(ids, &next.banned)?;
+    let logits = g.sub(logits, &g.scale(&banned, 1e30)?)?;
     // Vulkan's selection counts neither infinity nor what is no number, and its places among these have no meaning.
-    let logits = g.clamp(
-        &g.reshape(logits, [n_top, n_rows, 1, 1])?,
-        f32::MIN,
-        f32::MAX,
-    )?;
-    let places = g.highest(&logits, 1)?;
+    let logits = g.clamp(&logits, f32::MIN, f32::MAX)?;
+    let places = g.highest(&g.reshape(&logits, [n_top, n_rows, 1, 1])?, 1)?;
     let best = g.get_rows(&g.reshape(ids, [1, n_top, n_rows, 1])?, &places)?;
     let (best, _) = g.ids_below(&g.reshape(&best, [1, n_rows, 1, 1])?, n_vocab)?;
-    let of_rows = g.get_rows(&best, results)?;
-    g.reshape(&of_rows, [results.elements(), 1, 1, 1])
+    let of_rows = g.get_rows(&best, &next.results)?;
+    g.reshape(&of_rows, [next.results.elements(), 1, 1, 1])
 }
 
 /// The highest logits of the rows of the last pass.
@@ -133,7 +136,7 @@ impl TopRows {
             .unwrap_or(&[])
     }
 
-    /// The token with the highest logit at each row of the pass, as its device has found it; empty if no pass is fed by this one.
+    /// The best token of each row of the pass, as its device has found it; empty if devices make no tokens of the next pass.
     pub(super) fn best(&self) -> &[u32] {
         let all = self.numbers.numbers();
         bytemuck::cast_slice(all.get(3 * self.n_top * self.n_rows..).unwrap_or(&[]))

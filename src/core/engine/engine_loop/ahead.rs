@@ -1,6 +1,6 @@
 //! What the next step will probably read, as far as it is known while devices compute a step.
 
-use crate::model::NextPass;
+use crate::model::{Batch, NextPass};
 
 use super::{EngineRequest, RequestGroup};
 
@@ -16,17 +16,19 @@ pub(super) fn next_pass(
     if groups.len() != active.len() || !groups.iter().all(decodes) || waits && has_room {
         return NextPass::default();
     }
-    let mut places = Vec::with_capacity(active.len());
+    let mut batch = Batch::default();
     let mut are_best = true;
     for EngineRequest { sequence, strategy } in active {
         match strategy.continues(sequence) {
             Some(true) => {
-                places.push((sequence.id, sequence.n_read() as u32));
-                are_best &= strategy.takes_best(sequence);
+                batch.push(0, sequence.id, sequence.n_read() as u32, true);
+                batch.ban(strategy.takes_best(sequence, 1).unwrap_or_default());
             }
-            None if !waits => are_best &= strategy.takes_best(sequence),
+            None if !waits => {}
             _ => return NextPass::default(),
         }
+        // No row is read whole when the next pass has begun.
+        are_best &= strategy.takes_best(sequence, 0).is_some();
     }
-    NextPass { places, are_best }
+    NextPass { batch, are_best }
 }

@@ -450,7 +450,11 @@ impl<C: Compute> EngineLoop<C> {
         for group in &mut groups {
             let EngineRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
+            let banned = strategy.takes_best(sequence, 0);
             strategy.read(sequence, group.n_tokens, &mut self.batch);
+            if let (Some(banned), true) = (banned, self.batch.len() > n_before) {
+                self.batch.ban(banned);
+            }
             let drafter = strategy.drafter();
             if drafter.is_some_and(|of| !of.tokens().is_empty()) {
                 self.model.hold(sequence.id);

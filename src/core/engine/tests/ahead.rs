@@ -74,17 +74,16 @@ fn greedy_completions_read_the_best_tokens() {
     let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let own = |i: u32| {
         let text = prompt(20 + i);
-        Request {
-            stop: StopConditions {
-                stop_tokens: if i % 3 == 0 {
-                    vec![FIRST + 2]
-                } else {
-                    Vec::new()
-                },
-                ..StopConditions::default()
-            },
-            ..greedy(&text, 5 + 7 * i as usize % 40)
+        let n_most = 5 + 7 * i as usize % 40;
+        let mut own = greedy(&text, n_most);
+        if i % 3 == 0 {
+            own.stop.stop_tokens = vec![FIRST + 2];
+            own.stop.min_tokens = i as usize % 2 * n_most / 2;
         }
+        if i % 4 == 1 {
+            own.sampling.logit_bias = vec![(FIRST + i, f32::NEG_INFINITY)];
+        }
+        own
     };
     let mut all = Vec::new();
     for i in 0..12u32 {

@@ -102,6 +102,9 @@ pub(super) struct Fake {
     pub(super) predicted: Vec<(SequenceId, u32)>,
     /// Whether a sequence began or was cut since then.
     pub(super) is_other: bool,
+    /// Tokens that are banned after each sequence, and those that it expects to be after that pass.
+    pub(super) banned: HashMap<SequenceId, Arc<[u32]>>,
+    pub(super) next_banned: Vec<Arc<[u32]>>,
     /// Whether the engine expects that pass to read the best tokens, and how often such a pass came.
     pub(super) are_best: bool,
     pub(super) n_ahead: usize,
@@ -152,12 +155,29 @@ impl Compute for Fake {
         if self.is_ahead() {
             self.n_ahead += 1;
             assert_eq!(self.predicted, batch.positions, "it is of those that began");
-            let of_places = |(id, _): &(SequenceId, u32)| next_token(&self.texts[id]);
-            let best: Vec<u32> = self.predicted.iter().map(of_places).collect();
-            assert_eq!(best, batch.tokens, "it has read the best tokens");
+            let of_places = |(id, _): &(SequenceId, u32)| {
+                let best = next_token(&self.texts[id]);
+                let mut ids = [best].into_iter().chain((0..N_VOCAB as u32).rev());
+                ids.find(|id_of| !self.banned[id].contains(id_of))
+            };
+            let best: Vec<_> = self.predicted.iter().map(of_places).collect();
+            let read: Vec<_> = batch.tokens.iter().copied().map(Some).collect();
+            assert_eq!(best, read, "it has read the best tokens");
+            assert_eq!(self.next_banned, batch.banned, "they are banned after it");
         }
-        let NextPass { places, are_best } = sink.launched();
-        (self.predicted, self.is_other, self.are_best) = (places, false, are_best);
+        let banned = batch.banned.iter().cloned();
+        self.banned = batch
+            .positions
+            .iter()
+            .map(|place| place.0)
+            .zip(banned)
+            .collect();
+        let NextPass {
+            batch: next,
+            are_best,
+        } = sink.launched();
+        (self.predicted, self.is_other, self.are_best) = (next.positions, false, are_best);
+        self.next_banned = next.banned;
         self.logits.clear();
         for (id, _) in &batch.positions {
             self.held.remove(id);

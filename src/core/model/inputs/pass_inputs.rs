@@ -20,7 +20,7 @@ use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
 use super::rows::{
-    EndedRows, KvSlots, MediaInput, MediaTokens, OutputRows, PooledRows, RowLookup, RowResults,
+    EndedRows, KvSlots, MediaInput, MediaTokens, NextTokens, OutputRows, PooledRows, RowLookup,
     StateRows,
 };
 use super::visible::VisibleKeys;
@@ -38,8 +38,8 @@ pub(crate) struct PassInputs {
     pub(crate) media_tokens: Option<MediaTokens>,
     /// Rows that want a result; none if all rows do, or no row does.
     pub(crate) output_rows: Option<OutputRows>,
-    /// The result of each row, if the pass can feed the next one.
-    pub(crate) results: Option<RowResults>,
+    /// What makes the tokens of the next pass, if devices do.
+    pub(crate) next: Option<NextTokens>,
     /// The slots that the pass writes, for each KV group with a cache.
     slots: Vec<Option<KvSlots>>,
     /// The attention view of each KV group.
@@ -94,8 +94,8 @@ impl PassInputs {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
                 false => None,
             },
-            results: match shape.is_padded && shape.n_top > 0 && options.feeds_next(plan) {
-                true => Some(RowResults::new(g, shape.n_outputs as u64, n)?),
+            next: match shape.is_padded && shape.n_top > 0 && options.feeds_next(plan) {
+                true => Some(NextTokens::new(g, shape.n_outputs as u64, n)?),
                 false => None,
             },
             slots: groups()
@@ -232,8 +232,8 @@ impl PassInputs {
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch, data.rows)?;
         }
-        if let Some(results) = &self.results {
-            results.write(executor, data.rows.unwrap_or(&[]))?;
+        if let Some(next) = &self.next {
+            next.write(executor, batch, data.rows.unwrap_or(&[]))?;
         }
         if let Some(rows) = &self.states {
             rows.write(executor, &data.allocated.rows)?;
