@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cache::SequenceId;
 use super::error::{Error, Result};
 
-/// Most tokens that are banned after one (`Batch::banned`).
+/// Most ids that are banned after a token ([`Batch::banned`]).
 pub const MAX_BANNED: usize = 16;
 
 /// Tokens of one pass.
@@ -19,7 +19,7 @@ pub struct Batch {
     pub outputs: Vec<bool>,
     /// Type of each token: 0 except for the second text of a pair. Models without token types ignore it.
     pub types: Vec<u32>,
-    /// For each token up to [`MAX_BANNED`] ids that are not taken for the best token after it, where a device finds that.
+    /// For each token the ids that are not taken for the best token after it, where a device finds that; at most [`MAX_BANNED`].
     pub banned: Vec<Arc<[u32]>>,
     /// Whether the tokens that want logits want the hidden state after the final norm too.
     pub wants_hidden: bool,
@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// Adds token `at` of another batch.
-    pub(super) fn push_of(&mut self, other: &Self, at: usize) {
+    pub(super) fn push_from(&mut self, other: &Self, at: usize) {
         let (token, place) = (other.tokens[at], other.positions[at]);
         self.push_of_type(token, place, other.types[at], other.outputs[at]);
         self.ban(Arc::clone(&other.banned[at]));

@@ -33,7 +33,7 @@ pub struct Options {
     pub n_outputs: usize,
     /// Whether a head that is not on the processor gives the highest logits of its rows besides all of them.
     pub top_logits: bool,
-    /// Whether that device may go on with the tokens of the highest ones before these are read.
+    /// Whether that device may begin the next pass with the best tokens before these are read.
     pub feeds_tokens: bool,
     /// Number of threads that compute.
     pub n_threads: usize,

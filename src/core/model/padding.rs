@@ -47,7 +47,7 @@ pub(super) fn padded(part: &SubBatch, manager: &BlockManager, most: usize) -> Su
                     let wants = part.batch.outputs[i];
                     let place = if wants { wanted.next() } else { None };
                     results.extend(place.map(|place| (*place, batch.len())));
-                    batch.push_of(&part.batch, i);
+                    batch.push_from(&part.batch, i);
                 }
             }
             Rows::Nobody(position, n) => {

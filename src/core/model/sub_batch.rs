@@ -48,7 +48,7 @@ impl SubBatch {
             let mut batch = Batch::default();
             batch.wants_hidden = self.batch.wants_hidden;
             for i in own {
-                batch.push_of(&self.batch, i);
+                batch.push_from(&self.batch, i);
             }
             Self {
                 batch,
@@ -143,7 +143,7 @@ pub(super) fn by_sequence(
             part.batch.wants_top = batch.wants_top;
             let sequences = groups.iter().copied().flatten();
             for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
-                part.batch.push_of(batch, i);
+                part.batch.push_from(batch, i);
                 if batch.outputs[i] {
                     part.outputs.push(numbers[i]);
                 }
