@@ -76,7 +76,7 @@ fn greedy_completions_read_the_best_tokens() {
         let text = prompt(20 + i);
         let n_most = 5 + 7 * i as usize % 40;
         let mut own = greedy(&text, n_most);
-        if i % 3 == 0 {
+        if i.is_multiple_of(3) {
             own.stop.stop_tokens = vec![FIRST + 2];
             own.stop.min_tokens = i as usize % 2 * n_most / 2;
         }

@@ -157,8 +157,8 @@ impl Compute for Fake {
             assert_eq!(self.predicted, batch.positions, "it is of those that began");
             let of_places = |(id, _): &(SequenceId, u32)| {
                 let best = next_token(&self.texts[id]);
-                let mut ids = [best].into_iter().chain((0..N_VOCAB as u32).rev());
-                ids.find(|id_of| !self.banned[id].contains(id_of))
+                let mut ids = [best].into_iter().chain((0..N_VOCAB).rev());
+                ids.find(|token| !self.banned[id].contains(token))
             };
             let best: Vec<_> = self.predicted.iter().map(of_places).collect();
             let read: Vec<_> = batch.tokens.iter().copied().map(Some).collect();
