@@ -207,7 +207,6 @@ fn work_json(work: &PassCounts, n: usize) -> Value {
         "operations": per_step(runs.n_ops),
         "attention_views": per_step(work.n_views),
         "passes_prepared": per_step(work.n_prepared),
-        "passes_launched_ahead": per_step(work.n_ahead),
         "device_waits": per_step(runs.n_waits),
         "bytes_in": per_step(runs.bytes_in),
         "bytes_out": per_step(runs.bytes_out),
