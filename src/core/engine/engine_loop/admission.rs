@@ -54,6 +54,7 @@ impl<C: Compute> EngineLoop<C> {
                 // What others wrote, and what edits made of it, is no draft of what comes next.
                 drafts.drafters[DrafterKind::Shared as usize] &=
                     request.cache_prompt && lab.is_none();
+                // A completion that nothing drafts for has no drafter, which would keep its steps from beginning early.
                 if request.drafts.n_max.is_none() {
                     drafts.drafters[DrafterKind::Model as usize] &= self.model.drafter().is_some();
                 }
