@@ -813,6 +813,14 @@ unsafe extern "C" {
     pub fn ggml_backend_synchronize(backend: ggml_backend_t);
 }
 unsafe extern "C" {
+    pub fn ggml_backend_tensor_copy_async(
+        backend_src: ggml_backend_t,
+        backend_dst: ggml_backend_t,
+        src: *const ggml_tensor,
+        dst: *mut ggml_tensor,
+    );
+}
+unsafe extern "C" {
     pub fn ggml_backend_event_new(device: ggml_backend_dev_t) -> ggml_backend_event_t;
 }
 unsafe extern "C" {
@@ -1225,6 +1233,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_device_copies_async(device: ggml_backend_dev_t) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_backend_copies_async(backend: ggml_backend_t) -> bool;
 }
 unsafe extern "C" {
     pub fn shim_report_bus_errors();

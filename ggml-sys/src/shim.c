@@ -164,6 +164,8 @@ bool shim_device_copies_async(ggml_backend_dev_t device) {
     return of.async && of.host_buffer && of.events;
 }
 
+bool shim_backend_copies_async(ggml_backend_t backend) { return backend->iface.cpy_tensor_async != NULL; }
+
 int shim_backend_api_version(ggml_backend_reg_t reg) { return reg->api_version; }
 int shim_core_api_version(void) { return GGML_BACKEND_API_VERSION; }
 

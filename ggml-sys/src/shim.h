@@ -76,6 +76,8 @@ void shim_sched_renew(ggml_backend_sched_t sched);
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 // Whether a device copies from its own kind of host memory while the host goes on, and says when it is done.
 bool shim_device_copies_async(ggml_backend_dev_t device);
+// Whether a backend copies between its own tensors in the order of what it computes, while the host goes on.
+bool shim_backend_copies_async(ggml_backend_t backend);
 
 // From now on an access to a mapped file that is not there any more writes a message to standard error and ends the process
 // with exit code 1.

@@ -515,6 +515,7 @@ impl LoadOptions {
             },
             n_outputs: 0,
             top_logits: true,
+            feeds_tokens: true,
             n_threads: self.model.threads(),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),

@@ -58,6 +58,11 @@ impl Stage for LogitBias {
         }
         Ok(())
     }
+
+    fn banned(&self) -> Option<Vec<u32>> {
+        let banned = |&(id, bias): &(u32, f32)| (bias == f32::NEG_INFINITY).then_some(id);
+        self.biases.iter().map(banned).collect()
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +100,25 @@ mod tests {
             sampler.sample(&[1.0, 2.0, 3.0]),
             Err(SampleError::UnknownToken { id: 3, n_vocab: 3 })
         );
+    }
+
+    #[test]
+    fn biases_that_only_ban_leave_the_best_of_the_other_tokens() {
+        let of = |biases, temperature| {
+            let params = Params {
+                temperature,
+                ..biased(biases)
+            };
+            Sampler::new(&params, 0).expect("valid").banned()
+        };
+        let bans = [(4, f32::NEG_INFINITY), (1, f32::NEG_INFINITY)];
+        assert_eq!(of(bans.to_vec(), 0.0), Some(vec![1, 4]));
+        assert_eq!(of(Vec::new(), 0.0), Some(Vec::new()));
+        assert_eq!(of(bans.to_vec(), 1.0), None);
+        assert_eq!(of([&bans[..], &[(2, -1.0)]].concat(), 0.0), None);
+        let penalties = reference_chain::with(|p| (p.repeat_penalty, p.temperature) = (1.1, 0.0));
+        let sampler = Sampler::new(&penalties, 0).expect("valid");
+        assert_eq!(sampler.banned(), None);
     }
 
     #[test]

@@ -92,6 +92,13 @@ impl Sampler {
         self.chain.iter().all(|stage| stage.decides_by(n))
     }
 
+    /// The tokens that are banned, if the next token always is that with the highest logit of all others.
+    pub fn banned(&self) -> Option<Vec<u32>> {
+        let lists = self.chain.iter().map(|stage| stage.banned());
+        let lists = lists.collect::<Option<Vec<_>>>();
+        lists.filter(|_| self.is_greedy).map(|lists| lists.concat())
+    }
+
     /// [`Sampler::sample`] with the random numbers of index `draw` instead of those of the next token, for
     /// completions that do not grow token by token.
     pub fn sample_draw(&mut self, draw: u64, logits: &[f32]) -> Result<u32, SampleError> {

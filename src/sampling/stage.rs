@@ -48,6 +48,11 @@ pub(super) trait Stage: fmt::Debug + Send {
         true
     }
 
+    /// The tokens that it removes, if it does the same in every step and changes nothing else.
+    fn banned(&self) -> Option<Vec<u32>> {
+        None
+    }
+
     /// Whether the best candidate always stays the best. A greedy pick right after this stage can then skip it.
     fn keeps_best(&self) -> bool {
         false

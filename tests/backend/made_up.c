@@ -5,7 +5,8 @@
 // allowed) or `in place` (it uses the host's memory).
 // Attention over block tables (shim_device_attention of ggml-sys/src/attention.h) is computed by plain loops.
 // MADE_UP_QUEUE makes it compute and copy on a thread of its own, as a GPU does, with the given latencies in microseconds: of a
-// launch, of a copy, of a graph (`5,8,8000`). What it did is in the file MADE_UP_REPORT.
+// launch, of a copy, of a graph (`5,8,8000`). What it did is in the file MADE_UP_REPORT. With `COPY_ASYNC` in MADE_UP_LACKS it does not
+// copy between its tensors by itself.
 // MADE_UP_DEVICES=2 makes a second device `Test1` of the same kind; the report is of both together.
 #include <math.h>
 #include <pthread.h>
@@ -193,11 +194,12 @@ static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event
 
 // A queue, which a thread works off.
 
-enum kind { SET, GET, COMPUTE };
+enum kind { SET, GET, COPY, COMPUTE };
 
 struct command {
     enum kind            kind;
     struct ggml_tensor * tensor;
+    struct ggml_tensor * from;
     void *               host;
     size_t               offset;
     size_t               size;
@@ -220,7 +222,7 @@ static struct queue * queue_of(ggml_backend_t backend) { return &queues[place_of
 
 static long            latency[3]; // of a launch, a copy, a graph
 static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
-static long            n_graphs, n_sets, n_gets, n_waits, bytes_set, bytes_got, n_replays, busy, idle;
+static long            n_graphs, n_sets, n_gets, n_copies, n_waits, bytes_set, bytes_got, n_replays, busy, idle;
 // For how long two devices have computed at the same time, how many compute, and since when.
 static long            both, n_computing, since;
 
@@ -242,9 +244,9 @@ static void report(void) {
     FILE *       file = path != NULL ? fopen(path, "w") : NULL;
     if (file != NULL) {
         fprintf(file,
-            "{\"graphs\": %ld, \"replays\": %ld, \"sets\": %ld, \"gets\": %ld, \"waits\": %ld, \"bytes_set\": %ld, "
+            "{\"graphs\": %ld, \"replays\": %ld, \"sets\": %ld, \"gets\": %ld, \"copies\": %ld, \"waits\": %ld, \"bytes_set\": %ld, "
             "\"bytes_got\": %ld, \"busy\": %ld, \"idle\": %ld, \"both\": %ld}\n",
-            n_graphs, n_replays, n_sets, n_gets, n_waits, bytes_set, bytes_got, busy, idle, both);
+            n_graphs, n_replays, n_sets, n_gets, n_copies, n_waits, bytes_set, bytes_got, busy, idle, both);
         fclose(file);
     }
 }
@@ -270,6 +272,10 @@ static void work_off(struct queue * queue, const struct command * command) {
             memcpy(command->host, (const char *) command->tensor->data + command->offset, command->size);
             pass_until(began + latency[1]);
             break;
+        case COPY:
+            memcpy(command->tensor->data, command->from->data, ggml_nbytes(command->tensor));
+            pass_until(began + latency[1]);
+            break;
         case COMPUTE:
             computes(1);
             compute(queue->cpu, command->graph);
@@ -284,6 +290,9 @@ static void work_off(struct queue * queue, const struct command * command) {
             break;
         case GET:
             n_gets++, bytes_got += command->size;
+            break;
+        case COPY:
+            n_copies++;
             break;
         case COMPUTE:
             n_graphs++;
@@ -336,6 +345,14 @@ static void queue_set(ggml_backend_t backend, struct ggml_tensor * to, const voi
 
 static void queue_get(ggml_backend_t backend, const struct ggml_tensor * from, void * to, size_t offset, size_t size) {
     put(backend, (struct command) { .kind = GET, .tensor = (struct ggml_tensor *) from, .host = to, .offset = offset, .size = size });
+}
+
+static bool queue_copy(ggml_backend_t from, ggml_backend_t to, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    if (from != to) {
+        return false;
+    }
+    put(to, (struct command) { .kind = COPY, .tensor = dst, .from = (struct ggml_tensor *) src });
+    return true;
 }
 
 static enum ggml_status queue_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
@@ -421,6 +438,10 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
         }
         backend->iface.set_tensor_async = queue_set;
         backend->iface.get_tensor_async = queue_get;
+        const char * lacks = getenv("MADE_UP_LACKS");
+        if (lacks == NULL || strstr(lacks, "COPY_ASYNC") == NULL) {
+            backend->iface.cpy_tensor_async = queue_copy;
+        }
         backend->iface.synchronize = queue_synchronize;
         backend->iface.event_record = queue_event_record;
         backend->iface.graph_compute = queue_compute;
@@ -458,7 +479,10 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
 
 static ggml_backend_buffer_type_t device_memory_type(ggml_backend_dev_t dev) { return &memories[place_of(dev)]; }
 
-static ggml_backend_buffer_type_t device_pinned_type(ggml_backend_dev_t dev) { (void) dev; return loads("async") ? &pinned : NULL; }
+static ggml_backend_buffer_type_t device_pinned_type(ggml_backend_dev_t dev) {
+    (void) dev;
+    return loads("async") || getenv("MADE_UP_QUEUE") != NULL ? &pinned : NULL;
+}
 
 static ggml_backend_buffer_t device_in_place(ggml_backend_dev_t dev, void * ptr, size_t size, size_t largest) {
     (void) largest;

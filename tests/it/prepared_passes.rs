@@ -1,4 +1,4 @@
-//! Passes that are prepared while a device computes the pass before: no answer changes.
+//! Passes that are prepared, and those that are launched, while a device computes the pass before: no answer changes.
 
 use std::time::Duration;
 
@@ -48,10 +48,25 @@ fn requests() -> Vec<Value> {
         .collect()
 }
 
+/// Greedy requests of all lengths and ends, and a few others among them.
+fn greedy_requests() -> Vec<Value> {
+    let request = |(i, own): (usize, Value)| {
+        let stops = if i % 4 == 1 { [" a", "t"] } else { ["zq", "!"] };
+        match i % 9 {
+            8 => own,
+            kind => json!({
+                "messages": own["messages"], "max_tokens": own["max_tokens"], "ignore_eos": kind % 3 > 0,
+                "min_tokens": if kind == 3 { 20 } else { 0 }, "temperature": 0, "stop": stops,
+            }),
+        }
+    };
+    requests().into_iter().enumerate().map(request).collect()
+}
+
 /// The texts of requests that come while others are computed, and clients that leave in between.
-fn texts(server: &Server) -> Vec<Vec<Value>> {
+fn texts(server: &Server, requests: Vec<Value>) -> Vec<Vec<Value>> {
     std::thread::scope(|scope| {
-        let asked = requests().into_iter().enumerate().map(|(i, request)| {
+        let asked = requests.into_iter().enumerate().map(|(i, request)| {
             std::thread::sleep(Duration::from_millis((i * 7 % 5) as u64 * 6));
             if i % 4 == 0 {
                 let leaves = with(
@@ -104,10 +119,10 @@ fn texts_are_the_same_where_passes_are_prepared() {
     ];
     for (latencies, cache) in cases {
         let plain = serve("TOP_K", latencies, cache);
-        let expected = texts(&plain);
+        let expected = texts(&plain, requests());
         assert_eq!(counted(&plain, "bench_passes_prepared_total"), 0);
         let server = serve("", latencies, cache);
-        assert_eq!(texts(&server), expected, "{cache:?}");
+        assert_eq!(texts(&server, requests()), expected, "{cache:?}");
         let [prepared, undone] = ["bench_passes_prepared_total", "bench_passes_undone_total"]
             .map(|name| counted(&server, name));
         assert!(
@@ -116,6 +131,76 @@ fn texts_are_the_same_where_passes_are_prepared() {
         );
         let is_small = cache.contains(&"--cache");
         assert_eq!(counted(&server, "bench_preemptions_total") > 0, is_small);
+    }
+}
+
+/// A device that does not copy by itself has no pass launched before tokens are read.
+#[test]
+fn texts_are_the_same_where_passes_are_launched_ahead() {
+    let (_folder, library) = sound();
+    let library = library.display().to_string();
+    let serve = |lacks: &str, latencies: &str, cache: &[&str]| {
+        let common = ["--in-process", "--kv-type", "f32", "--type", "f32"];
+        let options = [&all_on_test0(&library)[..], &common, cache].concat();
+        let environment = [("MADE_UP_LACKS", lacks), ("MADE_UP_QUEUE", latencies)];
+        Server::with(&options, &environment)
+    };
+    let small = ["--parallel", "6", "--ctx", "256", "--cache", "800K"];
+    let cases: [(&str, &[&str]); 3] = [
+        ("0,0,2000", &["--parallel", "6"]),
+        ("0,0,2000", &small),
+        ("0,0,0", &["--parallel", "40"]),
+    ];
+    for (latencies, cache) in cases {
+        let plain = serve("COPY_ASYNC", latencies, cache);
+        let expected = texts(&plain, greedy_requests());
+        assert_eq!(counted(&plain, "bench_passes_launched_ahead_total"), 0);
+        let server = serve("", latencies, cache);
+        assert_eq!(texts(&server, greedy_requests()), expected, "{cache:?}");
+        let [ahead, undone] = [
+            "bench_passes_launched_ahead_total",
+            "bench_passes_undone_total",
+        ]
+        .map(|name| counted(&server, name));
+        assert!(
+            ahead > 4 * undone,
+            "{cache:?}: {ahead} ahead, {undone} undone"
+        );
+    }
+}
+
+/// A completion that runs by itself: all its passes but the first ones begin before the token of the pass before is read.
+#[test]
+fn nearly_all_steps_of_long_greedy_completions_are_launched_ahead() {
+    let (_folder, library) = sound();
+    let library = library.display().to_string();
+    let options = [
+        &all_on_test0(&library)[..],
+        &["--in-process", "--parallel", "4"],
+    ]
+    .concat();
+    let server = Server::with(&options, &[("MADE_UP_QUEUE", "0,0,2000")]);
+    let count = |name: &str| counted(&server, name);
+    let before = ["bench_graphs_run_total", "bench_device_waits_total"].map(count);
+    let (status, answer) =
+        server.chat(json!({ "max_tokens": 150, "ignore_eos": true, "temperature": 0 }));
+    assert_eq!(status, 200, "{answer}");
+    let after = ["bench_graphs_run_total", "bench_device_waits_total"].map(count);
+    let [steps, waits] = [0, 1].map(|at| after[at] - before[at]);
+    let ahead = count("bench_passes_launched_ahead_total");
+    // The end is the best token now and then, and is banned.
+    assert_eq!(count("bench_passes_undone_total"), 0);
+    assert!(ahead + 12 >= steps, "{ahead} of {steps}");
+    assert!(waits <= 3 * steps, "{waits} in {steps}");
+    // What the host decides about a token keeps passes from beginning.
+    for own in [
+        json!({ "temperature": 1 }),
+        json!({ "temperature": 0, "logprobs": true }),
+        json!({ "temperature": 0, "repeat_penalty": 1.2 }),
+    ] {
+        server.chat(with(json!({ "max_tokens": 20, "ignore_eos": true }), &own));
+        let now = count("bench_passes_launched_ahead_total");
+        assert_eq!(now, ahead, "{own}");
     }
 }
 

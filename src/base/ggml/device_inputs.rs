@@ -102,25 +102,21 @@ impl DeviceInputs {
         self.written.clear();
     }
 
+    /// Whether a tensor is one of the inputs.
+    pub(super) fn holds(&self, tensor: &Tensor) -> bool {
+        let place = |block: &Block| block.place_of(tensor, tensor.bytes());
+        self.block.as_ref().and_then(place).is_some()
+    }
+
     /// Writes a tensor that is one of the inputs. Returns whether it is one.
     pub(super) fn write(&mut self, backend: &Backend, tensor: &Tensor, bytes: &[u8]) -> bool {
         let Some(block) = &mut self.block else {
             return false;
         };
-        // SAFETY: both tensors are alive.
-        let (is_here, at) = unsafe {
-            let is_here = sys::shim_tensor_buffer(tensor.as_ptr())
-                == sys::shim_tensor_buffer(block.whole.as_ptr());
-            let base = sys::shim_tensor_data(block.whole.as_ptr()) as usize;
-            (
-                is_here,
-                (sys::shim_tensor_data(tensor.as_ptr()) as usize).wrapping_sub(base),
-            )
-        };
-        let end = at.saturating_add(bytes.len());
-        if !is_here || end > block.whole.bytes() {
+        let Some(at) = block.place_of(tensor, bytes.len()) else {
             return false;
-        }
+        };
+        let end = at + bytes.len();
         if self.written.is_empty() {
             block.turn(backend);
         }
@@ -134,8 +130,8 @@ impl DeviceInputs {
     }
 
     /// Begins to copy what was written to the device, after all that the backend was given before and before what it is given from now
-    /// on. What the loaded graph had before and was not written again stays as it was.
-    pub(super) fn send(&mut self, backend: &Backend) {
+    /// on. What the loaded graph had before and was not written again stays as it was, and so does an input that is `left_out`.
+    pub(super) fn send(&mut self, backend: &Backend, left_out: Option<&Tensor>) {
         let Some(block) = self.block.as_mut().filter(|_| !self.written.is_empty()) else {
             return;
         };
@@ -147,11 +143,20 @@ impl DeviceInputs {
         }
         block.take_over(at..self.known);
         self.known = self.known.max(at);
+        let place = |of: &Tensor| Some((block.place_of(of, of.bytes())?, of.bytes()));
+        let (start, n) = left_out.and_then(place).unwrap_or((at, 0));
         let mirror = &block.mirrors[block.at];
-        // SAFETY: the mirror has these bytes and stays as it is until the copy has ended.
-        unsafe {
-            let (to, from) = (block.whole.as_ptr(), mirror.first.as_ptr().cast());
-            sys::ggml_backend_tensor_set_async(backend.0.as_ptr(), to, from, 0, at);
+        for part in [0..start.min(at), start + n..at] {
+            if part.is_empty() {
+                continue;
+            }
+            // SAFETY: the mirror has these bytes and stays as it is until the copy has ended.
+            unsafe {
+                let from = mirror.first.as_ptr().add(part.start).cast();
+                let to = block.whole.as_ptr();
+                let backend = backend.0.as_ptr();
+                sys::ggml_backend_tensor_set_async(backend, to, from, part.start, part.len());
+            }
         }
         if let Some(end) = &mirror.end {
             end.record(backend);
@@ -179,6 +184,19 @@ impl Block {
             mirrors: [mirror()?, mirror()?],
             at: 0,
         })
+    }
+
+    /// Where a tensor of so many bytes lies in the piece, if it does.
+    fn place_of(&self, tensor: &Tensor, bytes: usize) -> Option<usize> {
+        // SAFETY: both tensors are alive.
+        let (is_here, at) = unsafe {
+            let is_here = sys::shim_tensor_buffer(tensor.as_ptr())
+                == sys::shim_tensor_buffer(self.whole.as_ptr());
+            let base = sys::shim_tensor_data(self.whole.as_ptr()) as usize;
+            let at = (sys::shim_tensor_data(tensor.as_ptr()) as usize).wrapping_sub(base);
+            (is_here, at)
+        };
+        (is_here && at.saturating_add(bytes) <= self.whole.bytes()).then_some(at)
     }
 
     /// Takes the other mirror, once no copy reads it any more.

@@ -156,7 +156,9 @@ pub struct Executor {
     is_running: Cell<bool>,
     /// How often the devices were waited for.
     n_waited: Cell<u64>,
-    /// Whether the loaded graph ran since it was loaded.
+    /// Whether the loaded graph was launched since it was loaded.
+    is_launched: bool,
+    /// Whether devices know the loaded graph as it is: nothing of it but its inputs has changed since it ran.
     has_run: bool,
     run_costs: RunCosts,
     counts: Cell<WorkCounts>,
@@ -207,6 +209,7 @@ impl Executor {
             is_batch_invariant: false,
             is_running: Cell::new(false),
             n_waited: Cell::new(0),
+            is_launched: false,
             has_run: false,
             run_costs: RunCosts::default(),
             counts: Cell::default(),
@@ -224,7 +227,7 @@ impl Executor {
         self.n_changes
     }
 
-    fn count(&self, change: impl FnOnce(&mut WorkCounts)) {
+    pub(super) fn count(&self, change: impl FnOnce(&mut WorkCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
         self.counts.set(counts);
@@ -429,6 +432,7 @@ impl Executor {
         }
         let before = self.graph.take();
         self.n_changes += 1;
+        self.is_launched = false;
         self.inputs.iter_mut().for_each(DeviceInputs::begin);
         let is_new = graph.scratch().get().is_none();
         if is_new {
@@ -564,14 +568,32 @@ impl Executor {
     /// Begins to compute the loaded graph. On the processor it is computed when this returns; other devices may go on until the next
     /// call that reads or waits. Other graphs that are loaded again may be launched before that: a device computes them in turn.
     pub fn launch(&mut self) -> Result<(), Error> {
-        self.n_changes += 1;
         let graph = loaded(self.graph.as_ref())?;
         if self.is_plain {
+            self.n_changes += 1;
             return super::plain::run(graph);
         }
+        self.send_inputs(None);
+        self.begin()
+    }
+
+    /// Whether the loaded graph was launched since it was loaded: its results are there, or come.
+    pub(super) fn has_results(&self) -> bool {
+        self.is_launched
+    }
+
+    /// Begins to copy what was written to the devices, but for an input that is `left_out`.
+    pub(super) fn send_inputs(&mut self, left_out: Option<&Tensor>) {
         for (inputs, backend) in self.inputs.iter_mut().zip(&self.backends) {
-            inputs.send(backend);
+            inputs.send(backend, left_out);
         }
+    }
+
+    /// Begins to compute the loaded graph, whose inputs are sent.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        self.n_changes += 1;
+        self.is_launched = true;
+        let graph = loaded(self.graph.as_ref())?;
         let scheduler = self.sched_of(graph);
         self.is_running.set(self.devices.len() > 1);
         graph.launched_in.set(Some(self.n_waited.get()));
@@ -608,6 +630,41 @@ impl Executor {
     fn is_on_processor(&self, tensor: &Tensor) -> bool {
         let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
         cpu == Some(self.backend_of(tensor.as_ptr()))
+    }
+
+    pub(super) fn is_processor(&self, backend: &Rc<Backend>) -> bool {
+        self.backends
+            .last()
+            .is_some_and(|last| Rc::ptr_eq(last, backend))
+    }
+
+    /// The backend in whose memory a tensor of the loaded graph lies.
+    pub(super) fn holder_of(&self, tensor: &Tensor) -> Option<&Rc<Backend>> {
+        let holder = self.backend_of(tensor.as_ptr());
+        let mut backends = self.backends.iter();
+        backends.find(|backend| backend.0.as_ptr() == holder)
+    }
+
+    /// The backend of one of its devices.
+    pub(super) fn backend_of_device(&self, device: Device) -> Option<sys::ggml_backend_t> {
+        let at = self.devices.iter().position(|of| *of == device)?;
+        Some(self.backend(at))
+    }
+
+    /// Whether a tensor is one of the inputs that are sent to a backend together.
+    pub(super) fn is_input_of(&self, backend: &Rc<Backend>, tensor: &Tensor) -> bool {
+        let mut inputs = self.inputs.iter().zip(&self.backends);
+        inputs.any(|(inputs, of)| Rc::ptr_eq(of, backend) && inputs.holds(tensor))
+    }
+
+    /// Notes that the device on which the last graph ended was waited for.
+    pub(super) fn has_waited(&self) {
+        match self.inputs.len() {
+            // It was the only one that computed.
+            1 => self.is_running.set(false),
+            // What the results were made of was computed before them on the others.
+            _ => self.wait(),
+        }
     }
 
     /// Waits before bytes of a tensor are read, and counts them.
@@ -682,7 +739,7 @@ impl Executor {
         self.threads.pause();
     }
 
-    fn check(
+    pub(super) fn check(
         &self,
         op: &'static str,
         tensor: &Tensor,
@@ -803,48 +860,6 @@ impl Executor {
             sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), 0, bytes.len())
         };
         self.check_workers()
-    }
-
-    /// [`Self::read`] of several results, with one wait for each device.
-    ///
-    /// # Errors
-    /// The errors of [`Self::read`].
-    pub fn read_together<'a>(
-        &self,
-        parts: impl Iterator<Item = (&'a Tensor, &'a mut [u8])>,
-    ) -> Result<(), Error> {
-        let mut begun: Vec<sys::ggml_backend_t> = Vec::new();
-        let mut result = Ok(());
-        for (tensor, bytes) in parts {
-            result = self.check("read", tensor, bytes.len(), 1);
-            if result.is_err() {
-                break;
-            }
-            let backend = self.backend_of(tensor.as_ptr());
-            self.count(|counts| counts.bytes_out += bytes.len() as u64);
-            // SAFETY: the tensor belongs to the loaded graph, was computed by this backend and holds exactly these bytes, which
-            // are borrowed until the wait below.
-            unsafe {
-                let to = bytes.as_mut_ptr().cast();
-                sys::ggml_backend_tensor_get_async(backend, tensor.as_ptr(), to, 0, bytes.len());
-            }
-            if !begun.contains(&backend) {
-                begun.push(backend);
-            }
-        }
-        let cpu = self.backends.last().map(|backend| backend.0.as_ptr());
-        for backend in begun {
-            // SAFETY: the backend is one of the executor's.
-            unsafe { sys::ggml_backend_synchronize(backend) };
-            self.count(|counts| counts.n_waits += u64::from(cpu != Some(backend)));
-            // It was the only one that computed.
-            if self.inputs.len() == 1 && cpu != Some(backend) {
-                self.is_running.set(false);
-            }
-        }
-        // What the results were made of was computed before them on the others.
-        self.wait();
-        result.and_then(|()| self.check_workers())
     }
 
     /// [`Self::read`] of row `at` alone, whose width is that of `row`.

@@ -70,6 +70,18 @@ impl HostNumbers {
         self.len = len;
         Ok(())
     }
+
+    /// Whether the device copies to them by itself.
+    pub(super) fn are_pinned(&self) -> bool {
+        let Some((memory, _)) = &self.memory else {
+            return false;
+        };
+        // SAFETY: the buffer is alive, and the device lives as long as the program.
+        unsafe {
+            let pinned = sys::ggml_backend_dev_host_buffer_type(self.device.as_ptr());
+            !pinned.is_null() && sys::ggml_backend_buffer_get_type(memory.0.as_ptr()) == pinned
+        }
+    }
 }
 
 impl Deref for HostNumbers {

@@ -5,6 +5,7 @@
 //! arena alive, a graph keeps every arena it reads. In `src/`, `unsafe` is only in this folder and for mapping files.
 //! Handles stay on the thread that made them.
 
+mod ahead;
 mod arena;
 mod buffer;
 mod build_info;
@@ -38,6 +39,7 @@ mod support;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::Readback;
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
 pub use build_info::{

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lab_base::util::measure::Summary;
-use lab_core::model::{Batch, Model, PassCounts, PassRow, PassSink, SequenceId};
+use lab_core::model::{Batch, Model, NextPass, PassCounts, PassRow, PassSink, SequenceId};
 
 use crate::cli::Failure;
 
@@ -199,14 +199,17 @@ pub(super) fn forget(model: &mut Model, sequences: usize) {
     }
 }
 
-/// Takes rows as they come. The step after has these places.
+/// Takes rows as they come. The step after reads a token at each place of this batch.
 struct Unread {
-    next: Vec<(SequenceId, u32)>,
+    next: Batch,
 }
 
 impl PassSink for Unread {
-    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
-        std::mem::take(&mut self.next)
+    fn launched(&mut self) -> NextPass {
+        NextPass {
+            batch: std::mem::take(&mut self.next),
+            are_best: false,
+        }
     }
 
     fn rows(&mut self, _rows: &[(usize, PassRow<'_>)]) -> Vec<usize> {
@@ -225,8 +228,11 @@ pub(super) fn step(model: &mut Model, case: DecodeCase, i: usize) -> Result<(), 
         let token = token(model, position + 31 * sequence);
         batch.push(token, sequence as SequenceId, position as u32, true);
     }
-    let next = batch.positions.iter().map(|(id, at)| (*id, at + 1));
-    let next = next.filter(|_| i + 1 < case.n).collect();
+    let mut next = Batch::default();
+    if i + 1 < case.n {
+        let places = batch.positions.iter();
+        places.for_each(|(id, at)| next.push(0, *id, at + 1, true));
+    }
     Ok(model.forward_rows(&batch, &mut Unread { next })?)
 }
 

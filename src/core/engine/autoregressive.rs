@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Batch, N_TOP};
+use crate::model::{Batch, MAX_BANNED, N_TOP};
 use lab_sampling::{Allowed, RowLogits, SampleError, Sampler, TokenRules, TopLogits};
 
 use super::answer_stream::TokenEntry;
@@ -20,6 +20,8 @@ use super::thinking::ThinkingBudget;
 
 pub(super) struct AutoregressiveStrategy {
     sampler: Sampler,
+    /// The tokens that are banned in every step, if it takes the best of all others.
+    banned: Option<Arc<[u32]>>,
     /// Maximum length of prompt and completion.
     limit: usize,
     drafter: Option<Drafter>,
@@ -43,6 +45,7 @@ impl AutoregressiveStrategy {
     ) -> Self {
         sampler.accept_prompt(prompt);
         Self {
+            banned: sampler.banned().map(Arc::from),
             sampler,
             limit,
             drafter,
@@ -279,6 +282,23 @@ impl Strategy for AutoregressiveStrategy {
         let n_read = sequence.tokens.len();
         let is_last = sequence.ending.is_some() || n_read + 1 >= self.limit;
         (!is_last).then(|| sequence.n_read() == n_read && self.drafted().is_empty())
+    }
+
+    fn takes_best(&self, sequence: &Sequence, later: usize) -> Option<Arc<[u32]>> {
+        let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
+        let is_free = self.constrained.is_none() && forced.is_none() && self.tries_top(sequence);
+        // The step after it may read what is drafted.
+        let always = self
+            .banned
+            .as_ref()
+            .filter(|_| is_free && self.drafter.is_none())?;
+        let n_chosen = sequence.tokens.len() - sequence.n_prompt;
+        let held_open = sequence.answer.held_open(n_chosen + later);
+        let banned = match held_open.as_slice() {
+            [] => Arc::clone(always),
+            more => [always, more].concat().into(),
+        };
+        (banned.len() <= MAX_BANNED).then_some(banned)
     }
 
     fn tries_top(&self, sequence: &Sequence) -> bool {

@@ -159,6 +159,10 @@ pub(super) trait Compute: SequenceCache + PrefixBytes + LabCompute {
     fn computes_elsewhere(&self) -> bool {
         false
     }
+    /// See [`Model::is_ahead`].
+    fn is_ahead(&self) -> bool {
+        false
+    }
     /// Whether the time of a pass says what it costs.
     fn takes_time(&self) -> bool {
         false
@@ -194,6 +198,10 @@ impl Compute for Model {
 
     fn computes_elsewhere(&self) -> bool {
         Self::computes_elsewhere(self)
+    }
+
+    fn is_ahead(&self) -> bool {
+        Self::is_ahead(self)
     }
 
     fn drafter(&self) -> Option<usize> {

@@ -2,6 +2,7 @@
 //! one [`Sequence`] and its rows, and knows neither the model nor other requests.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::model::Batch;
 use lab_sampling::TopLogits;
@@ -81,6 +82,12 @@ pub(super) trait Strategy: Send {
     /// this one certainly is the last.
     fn continues(&self, _sequence: &Sequence) -> Option<bool> {
         Some(false)
+    }
+
+    /// The tokens that are banned, if the token that this step or one `later` chooses is the one with the highest logit of all others,
+    /// and the step after it reads it. At most [`MAX_BANNED`](crate::model::MAX_BANNED).
+    fn takes_best(&self, _sequence: &Sequence, _later: usize) -> Option<Arc<[u32]>> {
+        None
     }
 
     /// The logits to choose from, made of a row; none while they need further rows.

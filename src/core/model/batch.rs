@@ -1,7 +1,12 @@
 //! The tokens of a pass, their positions, and which of them want a result.
 
+use std::sync::Arc;
+
 use super::cache::SequenceId;
 use super::error::{Error, Result};
+
+/// Most ids that are banned after a token ([`Batch::banned`]).
+pub const MAX_BANNED: usize = 16;
 
 /// Tokens of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +19,8 @@ pub struct Batch {
     pub outputs: Vec<bool>,
     /// Type of each token: 0 except for the second text of a pair. Models without token types ignore it.
     pub types: Vec<u32>,
+    /// For each token the ids that are not taken for the best token after it, where a device finds that; at most [`MAX_BANNED`].
+    pub banned: Vec<Arc<[u32]>>,
     /// Whether the tokens that want logits want the hidden state after the final norm too.
     pub wants_hidden: bool,
     /// Whether the highest logits of rows suffice, in any order of the rows of different sequences.
@@ -38,6 +45,21 @@ impl Batch {
         self.positions.push(place);
         self.outputs.push(wants_logits);
         self.types.push(token_type);
+        self.banned.push(Arc::default());
+    }
+
+    /// Adds token `at` of another batch.
+    pub(super) fn push_from(&mut self, other: &Self, at: usize) {
+        let (token, place) = (other.tokens[at], other.positions[at]);
+        self.push_of_type(token, place, other.types[at], other.outputs[at]);
+        self.ban(Arc::clone(&other.banned[at]));
+    }
+
+    /// Bans ids after the token that was added last.
+    pub fn ban(&mut self, ids: Arc<[u32]>) {
+        if let Some(last) = self.banned.last_mut() {
+            *last = ids;
+        }
     }
 
     /// Number of tokens.
@@ -61,6 +83,7 @@ impl Batch {
         self.positions.clear();
         self.outputs.clear();
         self.types.clear();
+        self.banned.clear();
         self.wants_hidden = false;
         self.wants_top = false;
     }
@@ -78,11 +101,16 @@ impl Batch {
         if n == 0 || n > n_batch {
             return fault(format!("{n} tokens"), format!("1 to {n_batch} tokens"));
         }
-        let lists = [self.positions.len(), self.outputs.len(), self.types.len()];
+        let lists = [
+            self.positions.len(),
+            self.outputs.len(),
+            self.types.len(),
+            self.banned.len(),
+        ];
         if lists.iter().any(|len| *len != n) {
             return fault(
                 "lists of different lengths".into(),
-                "a position, an output and a type for each token".into(),
+                "a position, an output, a type and banned ids for each token".into(),
             );
         }
         if let Some(token) = self

@@ -14,7 +14,7 @@ use super::cache::MAX_VIEWS;
 use super::cache::states::PassStates;
 use super::cache::store::PassStore;
 use super::graph_shape::{GraphParts, GraphShape, TargetRows};
-use super::inputs::{DerivedTensors, ListInputs, OutputRows, PassInputs};
+use super::inputs::{DerivedTensors, ListInputs, NextTokens, OutputRows, PassInputs};
 use super::lab::{CapturedTensors, LabShape};
 use super::options::Options;
 use super::points::Points;
@@ -127,7 +127,10 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &GraphShape) -> Result<(Graph
         lab: inputs.lab(parts, shape),
     };
     let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
-    let wants = ResultRows::of(shape, options);
+    let wants = ResultRows {
+        next: inputs.next.as_ref(),
+        ..ResultRows::of(shape, options)
+    };
     let (mut end, mut n_of_source) = (None, 0);
     if let Some(source) = &inputs.source {
         assembly.read(shape.n_source, source);
@@ -294,6 +297,8 @@ struct ResultRows<'a> {
     is_headless: bool,
     /// Number of highest logits that are needed in addition to the result.
     n_top: u64,
+    /// What makes the tokens of the next pass, if they are needed.
+    next: Option<&'a NextTokens>,
     /// Whether the hidden state after the final norm is needed in addition to the result.
     hidden: bool,
     /// Whether all rows of every value are needed.
@@ -309,6 +314,7 @@ impl<'a> ResultRows<'a> {
             n_outputs: shape.n_outputs as u64,
             is_headless: shape.is_headless || options.embeddings,
             n_top: shape.n_top as u64,
+            next: None,
             hidden: shape.wants_hidden,
             all_values: options.capture || !shape.lab.is_empty() || for_drafter.is_some(),
             for_drafter,
@@ -583,7 +589,7 @@ impl<'a> Assembly<'a> {
                 let logits = blocks::head::build(&at, &normed)?;
                 if wants.n_top > 0 {
                     let _scope = at.g.scope_on("head", &unit.path, unit.device);
-                    top = Some(TopTensors::of(at.g, &logits, wants.n_top)?);
+                    top = Some(TopTensors::of(at.g, &logits, wants.n_top, wants.next)?);
                 }
                 logits
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::models::lora::Adapter;
 use crate::plan::{BLOCK_LEN, KeyTokens, Plan};
 use lab_base::ggml::rpc::Worker;
-use lab_base::ggml::{Executor, HostNumbers, WorkCounts};
+use lab_base::ggml::{Executor, HostNumbers, Readback, WorkCounts};
 use lab_base::weights::{FileBytes, Weights};
 
 use super::adapters::{DeviceWeights, ModelAdapters};
@@ -45,6 +45,7 @@ impl PassCounts {
             n_views: self.n_views - before.n_views,
             n_prepared: self.n_prepared - before.n_prepared,
             n_undone: self.n_undone - before.n_undone,
+            n_ahead: self.n_ahead - before.n_ahead,
             runs: WorkCounts {
                 n_runs: now.n_runs - then.n_runs,
                 n_replayed: now.n_replayed - then.n_replayed,
@@ -99,6 +100,11 @@ pub struct Model {
     pub(super) prepared: Option<Prepared>,
     pub(super) n_prepared: u64,
     pub(super) n_undone: u64,
+    pub(super) n_launched_ahead: u64,
+    /// Number of passes that were launched ahead since one was not.
+    pub(super) n_in_a_row: u32,
+    /// Number of next passes that are not launched ahead.
+    pub(super) n_resting: u32,
     /// What drafts its next tokens.
     pub(super) drafter: Option<Box<dyn DraftModel>>,
     /// What stands for the values of the target in its next pass, if it is a drafter.
@@ -116,6 +122,8 @@ pub struct PassCounts {
     pub n_prepared: u64,
     /// Those of them that were not used, because the next batch was another.
     pub n_undone: u64,
+    /// Prepared passes that were launched before the tokens of the pass before were read.
+    pub n_ahead: u64,
     /// The runs of graphs.
     pub runs: WorkCounts,
 }
@@ -239,7 +247,7 @@ impl Model {
             graphs: GraphCache::new(executor, pads),
             logits: HostNumbers::new(device_of_head),
             hidden: Vec::new(),
-            top: TopRows::new(HostNumbers::new(device_of_head), n_vocab),
+            top: TopRows::new(Readback::new(device_of_head), n_vocab),
             row: HostNumbers::new(device_of_head),
             points,
             labs: HashMap::new(),
@@ -250,6 +258,9 @@ impl Model {
             prepared: None,
             n_prepared: 0,
             n_undone: 0,
+            n_launched_ahead: 0,
+            n_in_a_row: 0,
+            n_resting: 0,
             drafter: None,
             draft_rows: DraftRows::of_kind(TargetRows::Values),
         };
@@ -413,6 +424,7 @@ impl Model {
             n_views: self.n_views,
             n_prepared: self.n_prepared,
             n_undone: self.n_undone,
+            n_ahead: self.n_launched_ahead,
             runs: self.graphs.executor.counts(),
         }
     }

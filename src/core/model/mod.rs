@@ -5,6 +5,7 @@
 //! allocated. Called by the engine and by tools that read raw logits.
 
 mod adapters;
+mod after_graph;
 mod batch;
 mod buckets;
 mod cache;
@@ -64,7 +65,7 @@ mod versioned;
 mod warm_up;
 
 pub use adapters::LoadedAdapter;
-pub use batch::Batch;
+pub use batch::{Batch, MAX_BANNED};
 pub use cache::states::STATE_PIECES;
 pub use cache::{BlockAdapter, CacheMiss, CachedPrefix, KvEvent, SequenceId};
 pub use direct_logit::{DirectHeads, DirectLogit, NormDivisor};
@@ -83,7 +84,7 @@ pub use media_towers::{EncodedMedia, MediaTowers, TowerCapture, tower_cells, tow
 pub use memory_use::{DeviceUse, MemoryUse, TowerUse};
 pub use named_value::NamedValue;
 pub use options::{N_TOP, Options};
-pub use pass::{PassRow, PassSink, RowsCallback};
+pub use pass::{NextPass, PassRow, PassSink, RowsCallback};
 pub use placement::PlacementSearch;
 pub use points::{HeadSum, LOGITS, Point, Points, TowerPoint, UnknownPoint};
 pub use prefix_blocks::{BlockTensor, PrefixBlocks, PrefixLayout};

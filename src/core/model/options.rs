@@ -33,6 +33,8 @@ pub struct Options {
     pub n_outputs: usize,
     /// Whether a head that is not on the processor gives the highest logits of its rows besides all of them.
     pub top_logits: bool,
+    /// Whether that device may begin the next pass with the best tokens before these are read.
+    pub feeds_tokens: bool,
     /// Number of threads that compute.
     pub n_threads: usize,
     /// Element type of cached keys.
@@ -78,6 +80,7 @@ impl Options {
             n_batch,
             n_outputs: 0,
             top_logits: true,
+            feeds_tokens: true,
             n_threads: 1,
             k_type: TensorType::F16,
             v_type: TensorType::F16,
@@ -101,6 +104,7 @@ impl Options {
         Self {
             for_drafter: None,
             top_logits: false,
+            feeds_tokens: false,
             // A row of each sequence has logits, or all of a block.
             n_outputs: self.n_seqs.max(1).saturating_mul(n_rows),
             n_batch: self.n_batch.max(n_rows),
@@ -254,6 +258,21 @@ impl Options {
             true => N_TOP,
             false => 0,
         }
+    }
+
+    /// Whether the best tokens of a decoding pass can be the tokens of the next one without the host: passes are padded, and one
+    /// device computes all of them.
+    pub(super) fn feeds_next(&self, plan: &Plan) -> bool {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        self.feeds_tokens
+            && self.n_top(plan) > 0
+            && self.pads(plan)
+            && plan.target.is_none()
+            && plan.n_vocab <= 1 << 20
+            && head.is_some_and(|head| {
+                let mut devices = plan.units().map(|unit| unit.device);
+                head.device == plan.embed.device && devices.all(|device| device == head.device)
+            })
     }
 
     /// Slots of each KV group.

@@ -45,11 +45,9 @@ pub(super) fn padded(part: &SubBatch, manager: &BlockManager, most: usize) -> Su
             Rows::Own(own) => {
                 for i in own {
                     let wants = part.batch.outputs[i];
-                    let row = batch.len();
                     let place = if wants { wanted.next() } else { None };
-                    results.extend(place.map(|place| (*place, row)));
-                    let (token, place) = (part.batch.tokens[i], part.batch.positions[i]);
-                    batch.push_of_type(token, place, part.batch.types[i], wants);
+                    results.extend(place.map(|place| (*place, batch.len())));
+                    batch.push_from(&part.batch, i);
                 }
             }
             Rows::Nobody(position, n) => {

@@ -48,12 +48,21 @@ impl<'a> PassRow<'a> {
     }
 }
 
+/// What the pass after this one will probably read.
+#[derive(Debug, Default)]
+pub struct NextPass {
+    /// One token of each sequence, whose id is not known yet; none if nothing is known.
+    pub batch: Batch,
+    /// Whether the tokens are the best ones of this pass: those with the highest logits of all that are not banned.
+    pub are_best: bool,
+}
+
 /// Receives the results of a pass.
 pub trait PassSink {
-    /// Devices compute while the host is free until this returns. Returns the places that the next pass will probably read, one of
-    /// each sequence, so that it is prepared meanwhile; none if that is not known.
-    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
-        Vec::new()
+    /// Devices compute while the host is free until this returns. Returns what the next pass will probably read, so that it is prepared
+    /// meanwhile.
+    fn launched(&mut self) -> NextPass {
+        NextPass::default()
     }
 
     /// Receives rows, each with its index among the outputs of the batch. Returns those of which it needs all logits, by their numbers
@@ -359,7 +368,12 @@ impl Model {
             if parts.len() == 1 {
                 self.verify(batch, is_sound)?;
             }
-            self.hand_out(part.outputs.iter().copied().enumerate(), sink)?;
+            let handed_out = self.hand_out(part.outputs.iter().copied().enumerate(), sink);
+            if let Err(error) = handed_out {
+                self.undo_prepared();
+                self.undo(batch, &parts[..=n]);
+                return Err(error);
+            }
         }
         match parts.len() {
             1 => Ok(()),
@@ -401,6 +415,10 @@ impl Model {
             (*at, row)
         });
         for needed in sink.rows(&top.collect::<Vec<_>>()) {
+            if !self.top.is_last(executor) {
+                // The next pass has begun, and its logits take the place of these.
+                return Err(Error::Disturbed);
+            }
             let (i, at) = places[needed];
             self.row.resize(self.plan.n_vocab as usize)?;
             executor.read_row(logits, i, &mut self.row)?;
@@ -588,7 +606,7 @@ impl Model {
         self.n_views += reads.n_views();
         self.load_graph(shape)?;
         self.write_inputs(tokens, allocated, &reads)?;
-        self.launch(&mut rows)?;
+        self.launch(batch, &mut rows)?;
         let (executor, pass) = self.graphs.split()?;
         lab::read(
             executor,
@@ -644,28 +662,6 @@ impl Model {
             RowDestination::Top(..) => self.read_top()?,
         }
         Ok(())
-    }
-
-    /// Launches the loaded graph. While devices compute, the next pass is prepared.
-    pub(super) fn launch(&mut self, rows: &mut RowDestination<'_>) -> Result<()> {
-        let (executor, _) = self.graphs.split()?;
-        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.launch())?;
-        if let RowDestination::Top(sink, is_whole) = rows {
-            let next = sink.launched();
-            if *is_whole {
-                self.prepare(&next)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads the highest logits of the pass, once they are there.
-    pub(super) fn read_top(&mut self) -> Result<()> {
-        let (executor, pass) = self.graphs.split()?;
-        match &pass.top {
-            Some(top) => Ok(self.top.read(executor, top)?),
-            None => Ok(()),
-        }
     }
 
     /// What a pass reads, and the shape of its graph. `asked` has the tokens for which values are captured.

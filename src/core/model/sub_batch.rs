@@ -48,9 +48,7 @@ impl SubBatch {
             let mut batch = Batch::default();
             batch.wants_hidden = self.batch.wants_hidden;
             for i in own {
-                let (token, place) = (self.batch.tokens[i], positions[i]);
-                let of_type = self.batch.types[i];
-                batch.push_of_type(token, place, of_type, self.batch.outputs[i]);
+                batch.push_from(&self.batch, i);
             }
             Self {
                 batch,
@@ -145,11 +143,8 @@ pub(super) fn by_sequence(
             part.batch.wants_top = batch.wants_top;
             let sequences = groups.iter().copied().flatten();
             for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
-                let (token, place, wanted) =
-                    (batch.tokens[i], batch.positions[i], batch.outputs[i]);
-                let of_type = batch.types[i];
-                part.batch.push_of_type(token, place, of_type, wanted);
-                if wanted {
+                part.batch.push_from(batch, i);
+                if batch.outputs[i] {
                     part.outputs.push(numbers[i]);
                 }
             }

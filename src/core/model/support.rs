@@ -18,7 +18,14 @@ pub(super) fn usable(plan: &Plan, mut options: Options) -> Result<Options> {
     if !options.device_tables {
         options = usable_by(plan, options, &runs)?;
     }
-    options.top_logits = options.top_logits && selects_top(plan, &options)?;
+    let of_top = Options {
+        feeds_tokens: false,
+        ..options.clone()
+    };
+    let whole = "rows of logits are read whole";
+    options.top_logits = options.top_logits && runs_head(plan, &of_top, whole)?;
+    let read = "tokens are read before the next pass";
+    options.feeds_tokens = options.feeds_next(plan) && runs_head(plan, &options, read)?;
     Ok(options)
 }
 
@@ -53,15 +60,16 @@ fn reads_tables(
     Ok(false)
 }
 
-/// Whether the device of the head runs the operations that select the highest logits.
-fn selects_top(plan: &Plan, options: &Options) -> Result<bool> {
+/// Whether the device of the head runs the operations that select the highest logits and what follows from them. If not, the log says
+/// what happens `instead`.
+fn runs_head(plan: &Plan, options: &Options, instead: &str) -> Result<bool> {
     let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let Some(head) = head.filter(|_| options.n_top(plan) > 0) else {
         return Ok(true);
     };
     let missing = missing_of(plan, options, head)?;
     if let Some((device, op)) = &missing {
-        tracing::info!("{device} has no {op}: rows of logits are read whole");
+        tracing::info!("{device} has no {op}: {instead}");
     }
     Ok(missing.is_none())
 }

@@ -55,6 +55,7 @@ const METRICS: &[&str] = &[
     "bench_prefix_lookups_total counter Lookups of prompts, by tier of the prefix cache and by why no more was found (`none`: all was found).",
     "bench_prefix_store_bytes gauge Bytes of stored prefixes, in the host's memory and in the folder.",
     "bench_prefix_store_segments_total counter Segments of prefixes that were written to files, that could not be, and files that were dropped because they did not fit.",
+    "bench_passes_launched_ahead_total counter Prepared passes that were launched before the tokens of the pass before were read.",
     "bench_passes_prepared_total counter Passes that were prepared while devices computed the pass before.",
     "bench_passes_undone_total counter Prepared passes that were not used, because the next batch was another.",
     "bench_preemptions_total counter Times that a request gave its place up for others.",
@@ -172,6 +173,7 @@ impl MetricsPage {
             ("bench_graphs_replayed_total", work.runs.n_replayed),
             ("bench_graphs_run_total", work.runs.n_runs),
             ("bench_operations_total", work.runs.n_ops),
+            ("bench_passes_launched_ahead_total", work.n_ahead),
             ("bench_passes_prepared_total", work.n_prepared),
             ("bench_passes_undone_total", work.n_undone),
         ] {

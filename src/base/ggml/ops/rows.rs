@@ -80,6 +80,23 @@ impl Graph {
         Ok((below, others))
     }
 
+    /// How often each of `ids [n, m]` is in a list of its row, `lists [k, 1, m]` of whole numbers below 2^24: f32 `[1, n, m]`.
+    ///
+    /// # Errors
+    /// The ids have no bound or one above 2^20, or the shapes do not fit.
+    pub fn times_listed(&self, ids: &Tensor, lists: &Tensor) -> Result<Tensor, Error> {
+        let ([n, m, a, b], [k, one, rows, c]) = (ids.shape(), lists.shape());
+        if (one, rows, [a, b, c]) != (1, m, [1; 3]) {
+            return fault("times_listed", format!("{ids:?} in {lists:?}"));
+        }
+        let (ids, _) = self.numbers_of("times_listed", ids, 1)?;
+        let ids = self.reshape(&ids, [1, n, m, 1])?;
+        let away = self.sub(&self.repeat(lists, [k, n, m, 1])?, &ids)?;
+        // The square of the difference of whole numbers is 0 or at least 1.
+        let differ = self.clamp(&self.mul(&away, &away)?, 0.0, 1.0)?;
+        self.affine(&self.sum_rows(&differ)?, -1.0, k as f32)
+    }
+
     /// Ids as f32, exact, and their bound. `by` must not be 0.
     fn numbers_of(&self, op: &'static str, ids: &Tensor, by: u64) -> Result<(Tensor, u64), Error> {
         let bound = self.arena.0.bounds.borrow().get(&ids.key()).copied();
@@ -290,5 +307,27 @@ mod tests {
         executor.run().expect("it runs");
         let first: Vec<i32> = (0..8).collect();
         assert_eq!(result::<i32>(&executor, &best), first.repeat(3));
+    }
+    #[test]
+    fn ids_are_counted_in_the_list_of_their_row() {
+        let g = Graph::new(16, 4).expect("a small graph");
+        let ids = g.index_input("ids", I32, &[4, 2], 1 << 20).expect("sound");
+        let lists = g.input("lists", F32, &[3, 1, 2]).expect("a sound shape");
+        let times = g.times_listed(&ids, &lists).expect("shapes fit");
+        let other = g.input("other", F32, &[3, 1, 3]).expect("a sound shape");
+        assert!(g.times_listed(&ids, &other).is_err());
+        assert_eq!(times.shape(), [1, 4, 2, 1]);
+        let mut executor = loaded(g, &[&times], 2);
+        let last = (1 << 20) - 1;
+        let all = [0, 7, last, last - 1, 7, 5, 0, 1];
+        executor.write_indices::<i32>(&ids, &all).expect("in range");
+        put(
+            &mut executor,
+            &lists,
+            &[last as f32, -1.0, 0.0, 5.0, 5.0, -1.0],
+        );
+        executor.run().expect("it runs");
+        let expected = [1.0, 0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0];
+        assert_eq!(result::<f32>(&executor, &times), expected);
     }
 }

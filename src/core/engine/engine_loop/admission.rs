@@ -54,6 +54,10 @@ impl<C: Compute> EngineLoop<C> {
                 // What others wrote, and what edits made of it, is no draft of what comes next.
                 drafts.drafters[DrafterKind::Shared as usize] &=
                     request.cache_prompt && lab.is_none();
+                // A completion that nothing drafts for has no drafter, which would keep its steps from beginning early.
+                if request.drafts.n_max.is_none() {
+                    drafts.drafters[DrafterKind::Model as usize] &= self.model.drafter().is_some();
+                }
                 let drafter = Drafter::new(drafts, request.drafts, self.tokenizer.vocab_len())
                     .filter(|_| rolls_back);
                 let constraint = request.constraint.as_ref();
@@ -161,7 +165,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// The active completion that gives its place to the first waiting one: the latest of the client with the most of them,
     /// where the client of the waiting one has none. What it has computed stays in the prefix cache until it is evicted.
-    fn in_the_way(&self) -> Option<usize> {
+    pub(super) fn in_the_way(&self) -> Option<usize> {
         // Without a prefix cache, all that it has computed would be lost.
         self.model.n_free_blocks()?;
         let waiting = &self.queue[*self.in_turn().first()?].sequence;

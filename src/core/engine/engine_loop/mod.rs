@@ -301,8 +301,11 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn step(&mut self) {
         self.reap();
         self.encode();
-        self.with_store(Self::restore);
-        self.admit();
+        // The pass that devices compute already is of those that are active.
+        if !self.model.is_ahead() {
+            self.with_store(Self::restore);
+            self.admit();
+        }
         // Progress of requests that became active.
         self.deliver_unless_held();
         if self.active.is_empty() && self.awaiting_lens.is_empty() {
@@ -447,7 +450,11 @@ impl<C: Compute> EngineLoop<C> {
         for group in &mut groups {
             let EngineRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
+            let banned = strategy.takes_best(sequence, 0);
             strategy.read(sequence, group.n_tokens, &mut self.batch);
+            if let (Some(banned), true) = (banned, self.batch.len() > n_before) {
+                self.batch.ban(banned);
+            }
             let drafter = strategy.drafter();
             if drafter.is_some_and(|of| !of.tokens().is_empty()) {
                 self.model.hold(sequence.id);
@@ -521,6 +528,8 @@ impl<C: Compute> EngineLoop<C> {
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
         let rows: Vec<(usize, (SequenceId, u32))> = of_rows.zip(places).collect();
+        let waits = !self.queue.is_empty();
+        let has_room = !self.free_ids.is_empty() || waits && self.in_the_way().is_some();
         self.captured_rows.clear();
         let mut sink = StepSink {
             groups,
@@ -531,7 +540,8 @@ impl<C: Compute> EngineLoop<C> {
             faults,
             buffer: &mut self.buffer,
             captured_rows: &mut self.captured_rows,
-            has_room: !self.free_ids.is_empty(),
+            has_room,
+            is_retry: !self.quarantined.is_empty(),
             is_delivered: false,
         };
         let computed = self.model.forward(&self.batch, &mut sink);

@@ -8,10 +8,10 @@ use rayon::prelude::*;
 use crate::engine::event::{Failure, FinishReason};
 use crate::engine::sequence::Sequence;
 use crate::engine::strategy::{OutputRow, RowUse};
-use crate::model::{CapturedRow, PassRow, PassSink, SequenceId};
+use crate::model::{CapturedRow, NextPass, PassRow, PassSink, SequenceId};
 use lab_sampling::RowLogits;
 
-use super::ahead::next_places;
+use super::ahead::next_pass;
 use super::{EngineRequest, RequestGroup};
 
 /// Number of rows with the highest logits from which on two or three threads take them; a row takes some microseconds.
@@ -35,20 +35,21 @@ pub(super) struct StepSink<'a> {
     pub(super) captured_rows: &'a mut Vec<CapturedRow>,
     /// Whether another completion may start.
     pub(super) has_room: bool,
+    /// Whether the step reads one request of those of a failed step.
+    pub(super) is_retry: bool,
     /// Whether the events of the step before were delivered while devices computed.
     pub(super) is_delivered: bool,
 }
 
 impl PassSink for StepSink<'_> {
-    fn launched(&mut self) -> Vec<(SequenceId, u32)> {
+    fn launched(&mut self) -> NextPass {
         deliver(self.active, self.queue, self.awaiting_lens);
         self.is_delivered = true;
-        next_places(
-            self.groups,
-            self.active,
-            !self.queue.is_empty(),
-            self.has_room,
-        )
+        if self.is_retry {
+            return NextPass::default();
+        }
+        let waits = !self.queue.is_empty();
+        next_pass(self.groups, self.active, waits, self.has_room)
     }
 
     fn rows(&mut self, found: &[(usize, PassRow<'_>)]) -> Vec<usize> {

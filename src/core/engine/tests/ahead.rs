@@ -50,3 +50,102 @@ fn nothing_is_predicted_for_the_last_step() {
     finish(&mut engine, &mut all);
     assert_eq!(engine.model().n_right, engine.model().n_predicted);
 }
+
+/// A greedy request without log-probabilities.
+fn greedy(text: &[u32], n: usize) -> Request {
+    Request {
+        top_logprobs: None,
+        ..request(text, n)
+    }
+}
+
+/// The text of a completion that runs by itself.
+fn alone(own: Request) -> String {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let mut all = vec![(submit(&mut engine, own), Answer::default())];
+    finish(&mut engine, &mut all);
+    all.remove(0).1.text
+}
+
+/// Passes of which the engine expects the best tokens may begin before these are read. Completions that begin, end by a token, by their
+/// length or with their client do not change the texts of others.
+#[test]
+fn greedy_completions_read_the_best_tokens() {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let own = |i: u32| {
+        let text = prompt(20 + i);
+        let n_most = 5 + 7 * i as usize % 40;
+        let mut own = greedy(&text, n_most);
+        if i.is_multiple_of(3) {
+            own.stop.stop_tokens = vec![FIRST + 2];
+            own.stop.min_tokens = i as usize % 2 * n_most / 2;
+        }
+        if i % 4 == 1 {
+            own.sampling.logit_bias = vec![(FIRST + i, f32::NEG_INFINITY)];
+        }
+        own
+    };
+    let mut all = Vec::new();
+    for i in 0..12u32 {
+        all.push((submit(&mut engine, own(i)), Answer::default()));
+        if i == 7 {
+            // Its client leaves at once or in the middle.
+            let leaves = submit(&mut engine, greedy(&prompt(50), 40));
+            (0..4).for_each(|_| engine.step());
+            drop(leaves);
+        }
+        (0..3 * i).for_each(|_| engine.step());
+    }
+    finish(&mut engine, &mut all);
+    let n_ahead = engine.model().n_ahead;
+    assert!(n_ahead > 40, "{n_ahead}");
+    for (i, (_, answer)) in (0..).zip(&all) {
+        assert_eq!(answer.text, alone(own(i)), "{i}");
+        assert!(!answer.text.is_empty(), "{i}");
+    }
+}
+
+/// What the host decides about a token may make it another than the best.
+#[test]
+fn a_completion_that_may_choose_another_token_keeps_passes_from_beginning() {
+    let text = prompt(20);
+    let mut others: Vec<Request> = (0..3).map(|_| greedy(&text, 12)).collect();
+    others[0].sampling.temperature = 1.0;
+    others[1].sampling.repeat_penalty = 1.3;
+    others[2].top_logprobs = Some(0);
+    for (i, other) in others.into_iter().enumerate() {
+        let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+        let both = [greedy(&text, 12), other];
+        let mut all: Vec<_> = both
+            .into_iter()
+            .map(|own| (submit(&mut engine, own), Answer::default()))
+            .collect();
+        (0..8).for_each(|_| engine.step());
+        assert!(engine.model().n_predicted > 2, "{i}");
+        assert_eq!(engine.model().n_ahead, 0, "{i}");
+        finish(&mut engine, &mut all);
+    }
+}
+
+/// A request that comes while a pass is under way starts after it.
+#[test]
+fn a_request_starts_after_the_pass_that_has_begun() {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let mut all = vec![(
+        submit(&mut engine, greedy(&prompt(20), 30)),
+        Answer::default(),
+    )];
+    (0..5).for_each(|_| engine.step());
+    let n_ahead = engine.model().n_ahead;
+    assert!(n_ahead > 2, "{n_ahead}");
+    all.push((
+        submit(&mut engine, greedy(&prompt(21), 30)),
+        Answer::default(),
+    ));
+    engine.step();
+    assert_eq!(engine.model().n_ahead, n_ahead + 1);
+    assert_eq!(engine.model().texts.len(), 1);
+    engine.step();
+    assert_eq!(engine.model().texts.len(), 2);
+    finish(&mut engine, &mut all);
+}

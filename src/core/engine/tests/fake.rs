@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::engine::compute::{BLOCK, Compute, LabCompute, PrefixBytes, SequenceCache};
 use crate::model::{
     self, Batch, CacheMiss, CachedPrefix, CapturedRow, DirectHeads, DirectLogit, Draft,
-    DraftRequest, EncodedMedia, Lab, PassRow, PassSink, SequenceId,
+    DraftRequest, EncodedMedia, Lab, NextPass, PassRow, PassSink, SequenceId,
 };
 use crate::models::lora::Adapter;
 use crate::models::media::PromptMedia;
@@ -102,6 +102,12 @@ pub(super) struct Fake {
     pub(super) predicted: Vec<(SequenceId, u32)>,
     /// Whether a sequence began or was cut since then.
     pub(super) is_other: bool,
+    /// Tokens that are banned after each sequence, and those that it expects to be after that pass.
+    pub(super) banned: HashMap<SequenceId, Arc<[u32]>>,
+    pub(super) next_banned: Vec<Arc<[u32]>>,
+    /// Whether the engine expects that pass to read the best tokens, and how often such a pass came.
+    pub(super) are_best: bool,
+    pub(super) n_ahead: usize,
     /// Passes that were predicted, and those that then came, where no sequence began or was cut.
     pub(super) n_predicted: usize,
     pub(super) n_right: usize,
@@ -138,6 +144,7 @@ impl Compute for Fake {
     fn forward(&mut self, batch: &Batch, sink: &mut dyn PassSink) -> model::Result<()> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
+            self.are_best = false;
             return Err(Self::fault("poison"));
         }
         self.n_read += batch.len();
@@ -145,7 +152,32 @@ impl Compute for Fake {
             self.n_predicted += 1;
             self.n_right += usize::from(self.predicted == batch.positions);
         }
-        (self.predicted, self.is_other) = (sink.launched(), false);
+        if self.is_ahead() {
+            self.n_ahead += 1;
+            assert_eq!(self.predicted, batch.positions, "it is of those that began");
+            let of_places = |(id, _): &(SequenceId, u32)| {
+                let best = next_token(&self.texts[id]);
+                let mut ids = [best].into_iter().chain((0..N_VOCAB).rev());
+                ids.find(|token| !self.banned[id].contains(token))
+            };
+            let best: Vec<_> = self.predicted.iter().map(of_places).collect();
+            let read: Vec<_> = batch.tokens.iter().copied().map(Some).collect();
+            assert_eq!(best, read, "it has read the best tokens");
+            assert_eq!(self.next_banned, batch.banned, "they are banned after it");
+        }
+        let banned = batch.banned.iter().cloned();
+        self.banned = batch
+            .positions
+            .iter()
+            .map(|place| place.0)
+            .zip(banned)
+            .collect();
+        let NextPass {
+            batch: next,
+            are_best,
+        } = sink.launched();
+        (self.predicted, self.is_other, self.are_best) = (next.positions, false, are_best);
+        self.next_banned = next.banned;
         self.logits.clear();
         for (id, _) in &batch.positions {
             self.held.remove(id);
@@ -228,6 +260,10 @@ impl Compute for Fake {
         Ok(drafts.collect())
     }
 
+    fn is_ahead(&self) -> bool {
+        self.are_best && !self.is_other && !self.predicted.is_empty()
+    }
+
     fn park_threads(&self) {}
 
     fn n_batch(&self) -> usize {
@@ -290,6 +326,7 @@ impl SequenceCache for Fake {
     }
 
     fn discard(&mut self, id: SequenceId) {
+        self.is_other = true;
         self.texts.remove(&id);
     }
 

@@ -131,7 +131,9 @@ fn prompt(n: u32) -> Vec<u32> {
 
 #[derive(Clone, Debug, Default)]
 struct Answer {
+    /// Ids of the tokens, where log-probabilities are asked for.
     tokens: Vec<u32>,
+    text: String,
     /// Ids of the scored tokens of the prompt; 0 for the first, which has no log-probability.
     prompt: Vec<u32>,
     end: Option<Result<Usage, Failure>>,
@@ -144,7 +146,8 @@ fn take(events: &mut Events, answer: &mut Answer) {
             Event::Pooled(_) | Event::Lab(_) => panic!("nothing is pooled"),
             Event::Ended(_) => {}
             Event::Progress(_) => panic!("progress is not asked for"),
-            Event::Text { tokens, .. } => {
+            Event::Text { text, tokens } => {
+                answer.text.push_str(&text);
                 let ids = tokens
                     .iter()
                     .filter_map(|t| t.chosen.as_ref().map(|c| c.id));

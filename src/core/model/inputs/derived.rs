@@ -60,6 +60,16 @@ impl DerivedTensors {
         self.write(executor, &Batch::default(), &NoTokens)
     }
 
+    /// Whether any of them follows from tokens, and not from their places alone.
+    pub(super) fn follow_from_tokens(&self) -> bool {
+        self.made.borrow().iter().any(|(input, _)| {
+            matches!(
+                input,
+                DerivedInput::Ngrams(..) | DerivedInput::Adapters(_) | DerivedInput::StandIns(..)
+            )
+        })
+    }
+
     pub(super) fn write(
         &self,
         executor: &mut Executor,

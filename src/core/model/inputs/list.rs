@@ -62,6 +62,12 @@ impl ListInputs {
         })
     }
 
+    /// The token ids, if the tokens decide nothing else.
+    pub(crate) fn only_ids(&self) -> Option<&Tensor> {
+        let ids = self.tokens.as_ref().map(|tokens| &tokens.0);
+        ids.filter(|_| !self.derived.follow_from_tokens())
+    }
+
     pub(super) fn write(
         &self,
         executor: &mut Executor,

@@ -15,5 +15,5 @@ pub(super) use data::PassData;
 pub(super) use derived::DerivedTensors;
 pub(super) use list::ListInputs;
 pub(super) use pass_inputs::PassInputs;
-pub(super) use rows::{AdapterScales, OutputRows};
+pub(super) use rows::{AdapterScales, NextTokens, OutputRows};
 pub(super) use visible::{VisibleKeys, apart};

@@ -20,7 +20,8 @@ use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{BatchTokens, ListInputs, SourceTokens};
 use super::rows::{
-    EndedRows, KvSlots, MediaInput, MediaTokens, OutputRows, PooledRows, RowLookup, StateRows,
+    EndedRows, KvSlots, MediaInput, MediaTokens, NextTokens, OutputRows, PooledRows, RowLookup,
+    StateRows,
 };
 use super::visible::VisibleKeys;
 
@@ -37,6 +38,8 @@ pub(crate) struct PassInputs {
     pub(crate) media_tokens: Option<MediaTokens>,
     /// Rows that want a result; none if all rows do, or no row does.
     pub(crate) output_rows: Option<OutputRows>,
+    /// What makes the tokens of the next pass, if devices do.
+    pub(crate) next: Option<NextTokens>,
     /// The slots that the pass writes, for each KV group with a cache.
     slots: Vec<Option<KvSlots>>,
     /// The attention view of each KV group.
@@ -89,6 +92,10 @@ impl PassInputs {
             },
             output_rows: match some_rows {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
+                false => None,
+            },
+            next: match shape.is_padded && shape.n_top > 0 && options.feeds_next(plan) {
+                true => Some(NextTokens::new(g, shape.n_outputs as u64, n)?),
                 false => None,
             },
             slots: groups()
@@ -224,6 +231,9 @@ impl PassInputs {
         }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch, data.rows)?;
+        }
+        if let Some(next) = &self.next {
+            next.write(executor, batch, data.rows.unwrap_or(&[]))?;
         }
         if let Some(rows) = &self.states {
             rows.write(executor, &data.allocated.rows)?;

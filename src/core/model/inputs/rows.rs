@@ -6,7 +6,7 @@ use lab_base::ggml::{Executor, Graph, Result, Tensor};
 use lab_base::weights::TensorType;
 
 use super::super::adapters::ModelAdapters;
-use super::super::batch::Batch;
+use super::super::batch::{Batch, MAX_BANNED};
 use super::super::cache::states::{RowIds, STATE_PIECES};
 use super::super::cache::{PassStateRows, SequenceId};
 use super::super::media::{FIRST_MEDIA_ID, MediaOfPass};
@@ -94,6 +94,47 @@ impl OutputRows {
         };
         wanted.resize(self.0.elements() as usize, 0);
         executor.write_indices(&self.0, &wanted)
+    }
+}
+
+/// What makes the tokens of the next pass of the highest logits of this one.
+pub(crate) struct NextTokens {
+    /// The number of the result of each row, i32 `[n_tokens]`; 0 for rows without one.
+    pub(crate) results: Tensor,
+    /// For each result the banned ids, f32 `[MAX_BANNED, 1, n_outputs]`; -1 for none.
+    pub(crate) banned: Tensor,
+}
+
+impl NextTokens {
+    pub(super) fn new(g: &Graph, n_outputs: u64, n: u64) -> Result<Self> {
+        let lists = [MAX_BANNED as u64, 1, n_outputs];
+        Ok(Self {
+            results: g.index_input("results", TensorType::I32, &[n], n_outputs)?,
+            banned: g.input("banned", TensorType::F32, &lists)?,
+        })
+    }
+
+    /// Writes what follows from a batch with the row of each result.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        rows: &[usize],
+    ) -> Result<()> {
+        if !self.results.is_allocated() {
+            return Ok(());
+        }
+        let mut results = vec![0; self.results.elements() as usize];
+        let mut banned = vec![-1.0; self.banned.elements() as usize];
+        for ((result, row), list) in (0..).zip(rows).zip(banned.chunks_exact_mut(MAX_BANNED)) {
+            results[*row] = result;
+            let ids = batch.banned[*row].iter();
+            list.iter_mut()
+                .zip(ids)
+                .for_each(|(to, id)| *to = *id as f32);
+        }
+        executor.write_indices::<i32>(&self.results, &results)?;
+        executor.write(&self.banned, &banned)
     }
 }
 
