@@ -615,12 +615,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// The rows of the hidden state that want a result, on the device where it is, if that is known. The other rows end here.
-    fn only_wanted(
-        &mut self,
-        x: Tensor,
-        n_outputs: u64,
-        device: Option<usize>,
-    ) -> Result<Tensor> {
+    fn only_wanted(&mut self, x: Tensor, n_outputs: u64, device: Option<usize>) -> Result<Tensor> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);
         };
