@@ -6,7 +6,7 @@ Needs: Python 3.11, `pip install numpy gguf`
 Two random models are made by `bench synth`: a target with four layers, and a drafter that reads its hidden
 states after layers 1, 2 and 4. Of EAGLE-3 (Li et al. 2025, section 3) the logits float32 [n, n_vocab] are
 stored after each token but the first, then after each token of a draft of four but the last; of DFlash
-(block diffusion over the target's hidden states) those of the masks of a block, and of DSpark those of all
+(block diffusion over the target's hidden states) those of the masks of a block, also with a layer that has a window, and of DSpark those of all
 tokens of a block, to which the token before adds something. NAME.json says how the
 files are made, with their SHA-256 and the tokens. With --check nothing is written, and a difference fails.
 """
@@ -29,6 +29,7 @@ LAYERS = [1, 2, 4]
 TARGET = ["llama", "--seed", "5", "--set", "block_count=4"]
 EAGLE = ["eagle3", "--seed", "6", "--set", "block_count=1", "--set", "target_layers=1,2,4", "--with", "output"]
 BLOCKS = ["dflash", "--seed", "8", "--set", "block_count=2", "--set", "target_layers=1,2,4", "--set", "block_size=6", "--with", "output"]
+WINDOWS = ["dflash", "--seed", "9", *BLOCKS[3:-2], "--set", "n_swa=5", "--set", "swa_pattern=1,0", *BLOCKS[-2:]]
 CHAINS = [*BLOCKS[:-1], "output,markov_w1,markov_w2,conf_proj"]
 MASK = 7
 
@@ -46,6 +47,8 @@ class Model:
         self.eps = value[f"{arch}.attention.layer_norm_rms_epsilon"]
         self.base = value.get(f"{arch}.rope.freq_base", 10000.0)
         self.halves = arch == "dflash"
+        self.window = value.get(f"{arch}.attention.sliding_window", 0)
+        self.windowed = value.get(f"{arch}.attention.sliding_window_pattern", [])
 
     def norm(self, name, x):
         return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + self.eps) * self.weights[f"{name}.weight"]
@@ -78,8 +81,8 @@ class Model:
         store[:] = [keys, values]
         return positions
 
-    def attention(self, prefix, x, store, causal=True):
-        """Attention of new rows `[n, width]`, whose keys and values are added to `store`."""
+    def attention(self, prefix, x, store, causal=True, window=None):
+        """Attention of new rows `[n, width]`, whose keys and values are added to `store`, to the last `window` positions."""
         n, positions = len(x), self.keys(prefix, x, store)
         keys, values = store
         q = self.times(f"{prefix}.attn_q", x).reshape(n, self.n_head, -1)
@@ -90,6 +93,7 @@ class Model:
         keys, values = np.repeat(keys, group, 1), np.repeat(values, group, 1)
         scores = np.einsum("qhd,khd->hqk", q, keys) / np.sqrt(q.shape[-1])
         seen = np.arange(len(keys))[None] <= (positions[:, None] if causal else len(keys))
+        seen = seen & (positions[:, None] - np.arange(len(keys))[None] < (window or len(keys)))
         scores = np.where(seen[None], scores, -np.inf)
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         scores /= scores.sum(-1, keepdims=True)
@@ -135,7 +139,8 @@ def of_blocks(target, drafter):
     while f"blk.{layer}.attn_q.weight" in drafter.weights:
         prefix, store = f"blk.{layer}", [None, None]
         drafter.keys(prefix, rows, store)
-        x = x + drafter.attention(prefix, drafter.norm(f"{prefix}.attn_norm", x), store, causal=False)
+        window = drafter.window if layer < len(drafter.windowed) and drafter.windowed[layer] else None
+        x = x + drafter.attention(prefix, drafter.norm(f"{prefix}.attn_norm", x), store, window is not None, window)
         x = x + drafter.mlp(prefix, drafter.norm(f"{prefix}.ffn_norm", x))
         layer += 1
     logits = drafter.times("output", drafter.norm("output_norm", x))
@@ -167,7 +172,7 @@ def main():
     parser.add_argument("--bench", default="target/release/bench")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    for case, how, compute in [("eagle3", EAGLE, of_head), ("dflash", BLOCKS, of_blocks), ("dspark", CHAINS, of_blocks)]:
+    for case, how, compute in [("eagle3", EAGLE, of_head), ("dflash", BLOCKS, of_blocks), ("dflash-windows", WINDOWS, of_blocks), ("dspark", CHAINS, of_blocks)]:
         entry = {"tokens": TOKENS, "drafted": DRAFTED}
         with tempfile.TemporaryDirectory() as folder:
             models = {}

@@ -14,19 +14,7 @@
 #include "ggml.h"
 #include "llama-ext.h"
 #include "llama.h"
-
-static void quiet(ggml_log_level level, const char * text, void *) {
-    if (level == GGML_LOG_LEVEL_ERROR) {
-        fputs(text, stderr);
-    }
-}
-
-static void require(bool holds, const char * what) {
-    if (!holds) {
-        fprintf(stderr, "error: %s\n", what);
-        exit(1);
-    }
-}
+#include "llama_program.h"
 
 static llama_context * context_of(llama_model * model, llama_context * target) {
     llama_context_params params = llama_context_default_params();

@@ -17,19 +17,9 @@
 
 #include "ggml-backend.h"
 #include "llama.h"
+#include "llama_program.h"
 
 using Clock = std::chrono::steady_clock;
-
-static void quiet(ggml_log_level level, const char * text, void *) {
-    if (level == GGML_LOG_LEVEL_ERROR) {
-        fputs(text, stderr);
-    }
-}
-
-static void fail(const char * what) {
-    fprintf(stderr, "error: %s\n", what);
-    exit(1);
-}
 
 static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -45,9 +35,7 @@ static const int REPEATS = 3;
 
 static void encode(llama_context * ctx) {
     std::vector<llama_token> source(N_SOURCE, 1);
-    if (llama_encode(ctx, llama_batch_get_one(source.data(), N_SOURCE)) != 0) {
-        fail("llama_encode");
-    }
+    require(llama_encode(ctx, llama_batch_get_one(source.data(), N_SOURCE)) == 0, "llama_encode");
     llama_synchronize(ctx);
 }
 
@@ -68,9 +56,7 @@ struct Batch {
     }
 
     void run(llama_context * ctx) {
-        if (of.n_tokens > 0 && llama_decode(ctx, of) != 0) {
-            fail("llama_decode");
-        }
+        require(of.n_tokens == 0 || llama_decode(ctx, of) == 0, "llama_decode");
         llama_synchronize(ctx);
         of.n_tokens = 0;
     }
@@ -89,9 +75,7 @@ static llama_context * context(llama_model * model, int n_seqs, int length) {
     cp.n_threads = cp.n_threads_batch = std::thread::hardware_concurrency();
     cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     llama_context * ctx = llama_init_from_model(model, cp);
-    if (ctx == nullptr) {
-        fail("no context");
-    }
+    require(ctx, "no context");
     return ctx;
 }
 
@@ -209,9 +193,7 @@ static double churn(llama_model * model, int n_slots, const std::vector<Request>
         }
         const int n = batch.of.n_tokens;
         batch.run(ctx);
-        if (n == 0) {
-            fail("a step without tokens");
-        }
+        require(n > 0, "a step without tokens");
         std::vector<Slot> left;
         for (Slot & slot : slots) {
             if (slot.row >= 0) {
@@ -251,25 +233,19 @@ static double measure(llama_model * model, const std::string & text, int n) {
             return churn(model, a, requests);
         }
     }
-    fail(("no case: " + text).c_str());
+    require(false, ("no case: " + text).c_str());
     return 0;
 }
 
 int main(int argc, char ** argv) {
     const int n = argc < 6 ? 0 : atoi(argv[4]);
-    if (n <= 0) {
-        fail("usage: llama-speed MODEL LIBRARY|- LAYERS N CASES...");
-    }
+    require(n > 0, "usage: llama-speed MODEL LIBRARY|- LAYERS N CASES...");
     llama_log_set(quiet, nullptr);
-    if (std::string(argv[2]) != "-" && ggml_backend_load(argv[2]) == nullptr) {
-        fail("the backend library cannot be loaded");
-    }
+    require(std::string(argv[2]) == "-" || ggml_backend_load(argv[2]), "the backend library cannot be loaded");
     llama_model_params mp = llama_model_default_params();
     mp.n_gpu_layers = atoi(argv[3]);
     llama_model * model = llama_model_load_from_file(argv[1], mp);
-    if (model == nullptr) {
-        fail("the model cannot be loaded");
-    }
+    require(model, "the model cannot be loaded");
     printf("{");
     for (int k = 5; k < argc; k++) {
         const std::string text = argv[k];

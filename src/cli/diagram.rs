@@ -23,7 +23,7 @@ use super::{Failure, output};
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// What is drawn: a model (file or folder) with its towers; a definition by name, each variant with symbols for
-    /// sizes, of a tower as NAME.tower where a model has its name; or one variant by name
+    /// sizes, of a tower or a drafter as NAME.tower or NAME.drafter where a model has its name; or one variant by name
     #[arg(value_name = "NAME|MODEL", required_unless_present_any = ["all", "model"])]
     what: Option<String>,
     /// The model, in place of the first argument
@@ -182,16 +182,22 @@ fn samples(
     })
 }
 
-/// The library that has a definition, and its name there. `NAME.tower` is a tower, and so is a name that no model has.
+/// The library that has a definition, and its name there. `NAME.tower` is a tower, `NAME.drafter` a drafter, and so is a name that no model
+/// has.
 fn library_of<'d, 'n>(definitions: &'d Definitions, name: &'n str) -> (&'d Library, &'n str) {
-    let Definitions { archs, towers, .. } = definitions;
-    let plain = name.strip_suffix(".tower").unwrap_or(name);
-    let is_tower = archs.source(name).is_err() && towers.source(plain).is_ok();
-    if is_tower {
-        (towers, plain)
-    } else {
-        (archs, name)
-    }
+    let Definitions {
+        archs,
+        towers,
+        drafters,
+        ..
+    } = definitions;
+    let others = [(".tower", towers), (".drafter", drafters)];
+    let mut found = others.into_iter().filter_map(|(ending, library)| {
+        let plain = name.strip_suffix(ending).unwrap_or(name);
+        library.source(plain).ok().map(|_| (library, plain))
+    });
+    let other = found.next().filter(|_| archs.source(name).is_err());
+    other.unwrap_or((archs, name))
 }
 
 /// Finds a definition by its name, or a variant by the name of its picture.
@@ -204,7 +210,8 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<SynthR
     let all = definitions
         .archs
         .sources()
-        .chain(definitions.towers.sources());
+        .chain(definitions.towers.sources())
+        .chain(definitions.drafters.sources());
     let names = all.map(|(name, _)| name);
     let of_variant =
         names.filter_map(|name| Some((name, what.strip_prefix(name)?.strip_prefix('-')?)));

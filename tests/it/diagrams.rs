@@ -15,11 +15,12 @@ use lab_core::models::synth::SynthRequest;
 use lab_core::plan::{CachePlan, Plan};
 use lab_inspect::diagram::svg::{DrawItem, Fragment};
 use lab_inspect::diagram::{
-    Drawing, EdgeSource, Slot, TracedPlan, UnitBox, gallery, svg, variants,
+    Drawing, EdgeSource, Slot, SourceRows, TracedPlan, UnitBox, gallery, svg, variants,
 };
 
 use crate::goldens::{Golden, all_goldens, library, model, options};
 use crate::support::behind;
+use crate::support::command::{definitions, printed, scratch, text};
 
 /// A golden, drawn with its numbers and with symbols.
 pub(crate) struct Case {
@@ -544,4 +545,45 @@ fn choices_of_a_file_are_open_without_one() {
     }
     let all: Vec<String> = all.into_iter().collect();
     insta::assert_snapshot!("open_choices", all.join("\n"));
+}
+
+#[test]
+fn a_drafter_is_drawn_with_what_it_reads_of_its_target() {
+    let with = definitions();
+    let mut n_with_rows = 0;
+    for (name, _) in with.drafters.sources() {
+        let def = with.drafters.get(name).expect("it is built in");
+        for (tag, request) in variants(&def) {
+            let sample = TracedPlan::of_definition(name, &def, &request).expect("a graph");
+            let drawing = Drawing::new(&def, &sample);
+            assert_eq!(drawing.source_rows, SourceRows::Target, "{name} {tag}");
+            let left = drawing.unplaced.iter();
+            let left: Vec<&str> = left.map(|at| &*sample.steps()[*at].op).collect();
+            assert!(left.is_empty(), "{name} {tag}: {left:?}");
+            let titles: Vec<&str> = drawing
+                .scenes
+                .iter()
+                .map(|scene| scene.title.as_str())
+                .collect();
+            assert_eq!(titles[..2], ["What was read", "Draft"], "{name} {tag}");
+            // Rows come from layers of their own, or a slot reads them.
+            let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
+            let is_read = slots
+                .clone()
+                .any(|slot| slot.from.as_deref() == Some("target"));
+            n_with_rows += usize::from(!drawing.source.is_empty());
+            assert!(!drawing.source.is_empty() || is_read, "{name} {tag}");
+        }
+    }
+    assert!(n_with_rows > 1);
+    let folder = scratch();
+    for name in ["eagle3", "eagle3.drafter", "dflash-windows"] {
+        printed(&["diagram", name, "-o", text(folder.path())]);
+        let picture = folder.path().join(format!("{name}.arch.svg"));
+        let picture = std::fs::read_to_string(picture).expect("a picture");
+        assert!(
+            picture.contains("hidden states of the model that is drafted for: T rows"),
+            "{name}"
+        );
+    }
 }

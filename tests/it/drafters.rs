@@ -7,12 +7,10 @@ use lab_base::weights::{self, TensorType, gguf};
 use lab_core::model::{Batch, Draft, DraftRequest, Model, Options};
 use lab_core::models::synth::{SynthRequest, synth};
 use lab_core::models::{self, Definitions, DrafterChoice, ModelSource};
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde_json::Value;
 
 use crate::goldens::{EXACT, HALF, request};
-use crate::support::command::{definitions, scratch};
+use crate::support::command::{bench, definitions, scratch, text};
 use crate::support::hf::hex;
 use crate::support::{nmse, parse_npy};
 
@@ -71,7 +69,7 @@ pub(crate) fn load_with(path: &Path, options: &Options, drafter: DrafterChoice) 
     model
 }
 
-fn read(model: &mut Model, sequence: u32, from: usize, to: usize) {
+pub(crate) fn read(model: &mut Model, sequence: u32, from: usize, to: usize) {
     let mut batch = Batch::default();
     for (at, token) in TOKENS.iter().enumerate().take(to).skip(from) {
         batch.push(*token, sequence, at as u32, at + 1 == to);
@@ -81,7 +79,7 @@ fn read(model: &mut Model, sequence: u32, from: usize, to: usize) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-fn draft(model: &mut Model, sequence: u32, n: usize, most: usize) -> Draft {
+pub(crate) fn draft(model: &mut Model, sequence: u32, n: usize, most: usize) -> Draft {
     draft_of(model, sequence, &TOKENS[..n], most)
 }
 
@@ -93,6 +91,32 @@ fn draft_of(model: &mut Model, sequence: u32, tokens: &[u32], most: usize) -> Dr
     };
     let drafts = model.draft(&[request]);
     drafts.unwrap_or_else(|error| panic!("{error}")).remove(0)
+}
+
+#[test]
+fn the_log_says_why_the_heads_of_a_file_are_not_used() {
+    let folder = scratch();
+    let with = definitions();
+    let def = with.archs.get("glm4moe").expect("it is built in");
+    // The file says that it has a head, and has no weights of it.
+    for (n_heads, is_said) in [("0", false), ("1", true)] {
+        let set = [("n_nextn", n_heads), ("block_count", "3")];
+        let request = SynthRequest {
+            set: set.map(|(key, value)| (key.into(), value.into())).into(),
+            ..SynthRequest::default()
+        };
+        let path = folder.path().join(format!("{n_heads}.gguf"));
+        synth(&def, &request, &path).expect("the model can be made");
+        let ran = bench(&["plan", "-m", text(&path), "--log-level", "info"]);
+        assert!(ran.is_fine(), "{}", ran.err);
+        let said = ran
+            .err
+            .split_once("the prediction heads of the model are not used");
+        assert_eq!(said.is_some(), is_said, "{}", ran.err);
+        // The reason follows, over several lines.
+        let has_reason = said.is_none_or(|(_, reason)| reason.contains("nextn."));
+        assert!(has_reason, "{}", ran.err);
+    }
 }
 
 #[test]
@@ -279,31 +303,71 @@ fn a_model_that_drafts_for_itself_is_always_right() {
     assert!(drafted >= 44 && right == drafted, "{right} of {drafted}");
 }
 
-/// Makes the target and the drafter of a golden, and compares what the drafter computes with its formula.
-fn check_formula(name: &str) {
-    let folder = scratch();
-    let tests = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"));
-    let entry = std::fs::read(tests.join(format!("{name}.json"))).expect("the golden");
-    let entry: Value = serde_json::from_slice(&entry).expect("JSON");
-    let with = definitions();
-    let [target, drafter] = ["target", "drafter"].map(|part| {
-        let (arch, request) = request(part, &entry[part]);
-        let def = with.archs.get(&arch).or_else(|_| with.drafters.get(&arch));
-        let path = folder.path().join(format!("{part}.gguf"));
-        synth(&def.expect("it is built in"), &request, &path).expect("the model can be made");
-        let bytes = std::fs::read(&path).expect("it is written");
-        assert_eq!(hex(&bytes), entry[part]["sha256"], "{part}");
-        path
-    });
-    let expected = std::fs::read(tests.join(format!("{name}.npy"))).expect("the golden");
-    let expected = parse_npy(&expected);
-    let tokens: Vec<u32> = serde_json::from_value(entry["tokens"].clone()).expect("tokens");
-    let exact = Options {
+/// The files of a target and of its drafter, and the logits of the drafter by its formula.
+pub(crate) struct FormulaGolden {
+    pub(crate) target: PathBuf,
+    pub(crate) drafter: PathBuf,
+    tokens: Vec<u32>,
+    expected: Vec<f64>,
+}
+
+impl FormulaGolden {
+    pub(crate) fn new(name: &str, folder: &Path) -> Self {
+        let tests = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drafters"));
+        let entry = std::fs::read(tests.join(format!("{name}.json"))).expect("the golden");
+        let entry: Value = serde_json::from_slice(&entry).expect("JSON");
+        let with = definitions();
+        let [target, drafter] = ["target", "drafter"].map(|part| {
+            let (arch, request) = request(part, &entry[part]);
+            let def = with.archs.get(&arch).or_else(|_| with.drafters.get(&arch));
+            let path = folder.join(format!("{name}.{part}.gguf"));
+            synth(&def.expect("it is built in"), &request, &path).expect("the model can be made");
+            let bytes = std::fs::read(&path).expect("it is written");
+            assert_eq!(hex(&bytes), entry[part]["sha256"], "{part}");
+            path
+        });
+        let expected = std::fs::read(tests.join(format!("{name}.npy"))).expect("the golden");
+        Self {
+            target,
+            drafter,
+            tokens: serde_json::from_value(entry["tokens"].clone()).expect("tokens"),
+            expected: parse_npy(&expected).values,
+        }
+    }
+
+    /// The NMSE of a drafter against the formula.
+    pub(crate) fn error_of(&self, drafter: &Path, options: &Options) -> f64 {
+        let mut model = load_with(&self.target, options, named(drafter));
+        let mut batch = Batch::default();
+        for (at, token) in (0..).zip(&self.tokens) {
+            batch.push(*token, 0, at, false);
+        }
+        model.forward(&batch).expect("it runs");
+        let request = DraftRequest {
+            sequence: 0,
+            tokens: &self.tokens,
+            most: 4,
+        };
+        let (found, _) = model.draft_logits(&request).expect("it drafts");
+        nmse(&found, &self.expected)
+    }
+}
+
+/// With keys and values as in the formula.
+pub(crate) fn exact() -> Options {
+    Options {
         k_type: TensorType::F32,
         v_type: TensorType::F32,
         flash_attn: false,
         ..Options::plain(256, 64)
-    };
+    }
+}
+
+/// Compares what the drafter of a golden computes with its formula, along several paths.
+fn check_formula(name: &str) {
+    let folder = scratch();
+    let golden = FormulaGolden::new(name, folder.path());
+    let exact = exact();
     let paths = [
         (exact.clone(), EXACT),
         (
@@ -323,21 +387,12 @@ fn check_formula(name: &str) {
         (Options::plain(256, 64), HALF),
     ];
     for (options, bound) in paths {
-        let mut model = load_with(&target, &options, named(&drafter));
-        let mut batch = Batch::default();
-        for (at, token) in (0..).zip(&tokens) {
-            batch.push(*token, 0, at, false);
-        }
-        model.forward(&batch).expect("it runs");
-        let request = DraftRequest {
-            sequence: 0,
-            tokens: &tokens,
-            most: 4,
-        };
-        let (found, _) = model.draft_logits(&request).expect("it drafts");
-        let error = nmse(&found, &expected.values);
+        let error = golden.error_of(&golden.drafter, &options);
         assert!(error <= bound, "{name}: {error:e} with {options:?}");
     }
+    let FormulaGolden {
+        target, drafter, ..
+    } = golden;
     // Beside another sequence, and drafted for again and again.
     let options = Options {
         n_seqs: 2,
@@ -373,13 +428,13 @@ fn check_formula(name: &str) {
 
 #[test]
 fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
-    ["eagle3", "dflash", "dspark"]
+    ["eagle3", "dflash", "dflash-windows", "dspark"]
         .into_iter()
         .for_each(check_formula);
 }
 
 /// A copy of a drafter's file whose head has these tokens alone.
-fn with_tokens(path: &Path, tokens: &[u32], copy: &Path) {
+pub(crate) fn with_tokens(path: &Path, tokens: &[u32], copy: &Path) {
     let weights = weights::open(path).expect("it is readable");
     let data = |name: &str| {
         let tensor = weights.tensor(name).expect("a tensor");
@@ -492,111 +547,6 @@ fn a_drafter_may_know_some_tokens_alone() {
     let refused = model.load_drafter(opened.drafter.expect("a drafter"));
     let error = refused.expect_err("there is no such token").to_string();
     assert!(error.contains("the token 999"), "{error}");
-}
-
-/// A folder as SpecForge writes it, of the tensors of a head's file; its logits are of these tokens.
-fn folder_of_head(file: &Path, tokens: &[u32], folder: &Path) {
-    let weights = weights::open(file).expect("it is readable");
-    let data = |name: &str| {
-        let tensor = weights.tensor(name).expect("a tensor");
-        let mut bytes = vec![0; tensor.shape.iter().product::<u64>() as usize * 4];
-        weights.rows(tensor, 0, &mut bytes).expect("its rows");
-        let mut shape: Vec<usize> = tensor.shape.iter().map(|n| *n as usize).collect();
-        shape.reverse();
-        (shape, bytes)
-    };
-    let rows = |(shape, bytes): (Vec<usize>, Vec<u8>), order: &[usize]| {
-        let row = shape[1] * 4;
-        let rows = order.iter().map(|at| at * row);
-        let picked = rows.flat_map(|at| bytes[at..at + row].to_vec()).collect();
-        (vec![order.len(), shape[1]], picked)
-    };
-    // The folder rotates halves of a head, the file neighbours.
-    let halves = |n_heads: usize| {
-        let of_head = |h: usize| (0..16).map(move |i| h * 16 + i % 8 * 2 + i / 8);
-        (0..n_heads).flat_map(of_head).collect::<Vec<usize>>()
-    };
-    let mut all: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
-    let names = [
-        ("fc", "fc"),
-        ("token_embd", "embed_tokens"),
-        ("output_norm", "norm"),
-        ("output", "lm_head"),
-        ("blk.0.attn_norm", "midlayer.input_layernorm"),
-        ("blk.0.attn_norm_2", "midlayer.hidden_norm"),
-        ("blk.0.attn_q", "midlayer.self_attn.q_proj"),
-        ("blk.0.attn_k", "midlayer.self_attn.k_proj"),
-        ("blk.0.attn_v", "midlayer.self_attn.v_proj"),
-        ("blk.0.attn_output", "midlayer.self_attn.o_proj"),
-        ("blk.0.ffn_norm", "midlayer.post_attention_layernorm"),
-        ("blk.0.ffn_gate", "midlayer.mlp.gate_proj"),
-        ("blk.0.ffn_up", "midlayer.mlp.up_proj"),
-        ("blk.0.ffn_down", "midlayer.mlp.down_proj"),
-    ];
-    for (own, stored) in names {
-        let of = data(&format!("{own}.weight"));
-        let (shape, bytes) = match own {
-            "output" => rows(of, &tokens.iter().map(|t| *t as usize).collect::<Vec<_>>()),
-            "blk.0.attn_q" => rows(of, &halves(4)),
-            "blk.0.attn_k" => rows(of, &halves(2)),
-            _ => of,
-        };
-        all.push((format!("{stored}.weight"), Dtype::F32, shape, bytes));
-    }
-    let distances = (0i64..)
-        .zip(tokens)
-        .map(|(at, token)| i64::from(*token) - at);
-    let distances: Vec<u8> = distances.flat_map(i64::to_le_bytes).collect();
-    all.push(("d2t".into(), Dtype::I64, vec![tokens.len()], distances));
-    let views = all.iter().map(|(name, ty, shape, bytes)| {
-        let view = TensorView::new(*ty, shape.clone(), bytes).expect("a tensor");
-        (name.clone(), view)
-    });
-    let path = folder.join("model.safetensors");
-    safetensors::serialize_to_file(views, None, &path).expect("it is written");
-    let config = serde_json::json!({
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_act": "silu",
-        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 128,
-        "draft_vocab_size": tokens.len(), "max_position_embeddings": 256,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
-    });
-    std::fs::write(folder.join("config.json"), config.to_string()).expect("a writable folder");
-}
-
-#[test]
-fn a_head_in_a_folder_drafts_as_its_file_does() {
-    let folder = scratch();
-    let with = definitions();
-    let [target, drafter] = ["llama", "eagle3"].map(|arch| {
-        let def = with.archs.get(arch).or_else(|_| with.drafters.get(arch));
-        let n_layers = if arch == "llama" { "4" } else { "1" };
-        let request = SynthRequest {
-            set: vec![("block_count".into(), n_layers.into())],
-            with: vec!["output".into()],
-            ..SynthRequest::default()
-        };
-        let path = folder.path().join(format!("{arch}.gguf"));
-        synth(&def.expect("it is built in"), &request, &path).expect("the model can be made");
-        path
-    });
-    let tokens: Vec<u32> = (0..120).step_by(2).collect();
-    let (copy, of_head) = (folder.path().join("some.gguf"), folder.path().join("head"));
-    with_tokens(&drafter, &tokens, &copy);
-    std::fs::create_dir(&of_head).expect("a writable folder");
-    folder_of_head(&drafter, &tokens, &of_head);
-    let drafted = |path: &Path| {
-        let mut model = load_with(&target, &Options::plain(256, 64), named(path));
-        read(&mut model, 0, 0, 11);
-        draft(&mut model, 0, 12, 5)
-    };
-    let (expected, found) = (drafted(&copy), drafted(&of_head));
-    assert_eq!(found.tokens, expected.tokens);
-    let pairs = found.probabilities.iter().zip(&expected.probabilities);
-    assert!(
-        pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-5),
-        "{found:?}"
-    );
 }
 
 #[test]

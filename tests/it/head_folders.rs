@@ -18,12 +18,13 @@ use crate::heads::plain;
 use crate::support::command::scratch;
 use crate::support::nmse;
 use crate::support::published_heads::{NAMES, Plain, Published, Tensors, published};
+use crate::support::unlike_heads;
 
 const TOKENS: [u32; 12] = [0, 17, 63, 5, 88, 42, 42, 42, 9, 71, 30, 95];
 const N_DRAFTED: usize = 4;
 
 /// Arguments of `bench synth` for a model without a golden.
-fn without_golden() -> Value {
+fn without_golden(arch: &str) -> Value {
     let set = [
         "vocab_size=96",
         "n_ctx_train=256",
@@ -36,12 +37,31 @@ fn without_golden() -> Value {
         "rope_base=10000.0",
         "block_count=3",
     ];
-    let mut synth = vec!["qwen2", "--seed", "31", "--type", "f32"];
-    synth.extend(set.iter().flat_map(|pair| ["--set", *pair]));
-    synth.extend([
-        "--with",
-        "attn_k.bias,attn_q.bias,attn_v.bias,output,nextn.shared_head_norm",
-    ]);
+    let (more, with): (&[&str], &str) = match arch {
+        "qwen2" => (&[], "attn_k.bias,attn_q.bias,attn_v.bias"),
+        _ => (
+            &[
+                "d_head=16",
+                "d_head_v=16",
+                "n_rot=16",
+                "n_lead=1",
+                "n_expert=4",
+                "n_expert_used=2",
+                "n_ff_exp=32",
+                "n_ff_shexp=32",
+                "expert_gating=2",
+                "expert_norm=true",
+                "expert_scale=2.5",
+                "n_swa=8",
+                "swa_pattern=1,0,1",
+            ],
+            "exp_probs_b.bias",
+        ),
+    };
+    let with = format!("{with},output,nextn.shared_head_norm");
+    let mut synth = vec![arch, "--seed", "31", "--type", "f32"];
+    synth.extend(set.iter().chain(more).flat_map(|pair| ["--set", *pair]));
+    synth.extend(["--with", &with]);
     json!({ "synth": synth })
 }
 
@@ -57,7 +77,7 @@ fn file_of(published: &Published, folder: &Path) -> PathBuf {
     let entry = entries.iter().find(|of| of["name"] == published.golden);
     let (arch, mut request) = match entry {
         Some(entry) => request(published.golden, entry),
-        None => request(published.golden, &without_golden()),
+        None => request(published.golden, &without_golden(published.golden)),
     };
     let set = published.set.iter();
     request
@@ -133,12 +153,15 @@ fn write_folder(published: &Published, file: &Path, into: &Path) {
     }
     let root = published.layers.strip_suffix("layers.").expect("a prefix");
     for (own, other) in [
-        ("token_embd.weight", format!("{root}embed_tokens.weight")),
-        ("output_norm.weight", format!("{root}norm.weight")),
-        ("output.weight", "lm_head.weight".to_owned()),
+        ("token_embd", format!("{root}embed_tokens")),
+        ("output_norm", format!("{root}norm")),
+        ("output", "lm_head".to_owned()),
     ] {
-        let tensor = tensors.take(own).expect("a tensor");
-        stored.push((other, less_one(own, tensor)));
+        let named = published.names.iter().find(|(name, _)| *name == own);
+        let named = named.and_then(|(_, other)| other.strip_prefix('/'));
+        let other = named.unwrap_or(&other);
+        let tensor = tensors.take(&format!("{own}.weight")).expect("a tensor");
+        stored.push((format!("{other}.weight"), less_one(own, tensor)));
     }
     let left: Vec<&String> = tensors.0.keys().collect();
     assert!(left.is_empty(), "{}: {left:?}", published.golden);
@@ -188,7 +211,7 @@ fn a_folder_drafts_as_the_file_with_the_same_weights() {
     let scratch = scratch();
     let mut wrong = Vec::new();
     let only = std::env::var("FOLDERS").unwrap_or_default();
-    for published in published() {
+    for published in published().into_iter().chain(unlike_heads::published()) {
         if !published.golden.starts_with(&only) {
             continue;
         }

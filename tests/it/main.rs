@@ -32,6 +32,7 @@ mod diagram_html;
 mod diagram_overlay;
 mod diagrams;
 mod diffusion;
+mod drafter_folders;
 mod drafters;
 mod drift;
 mod embeddings;

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use crate::models::drafters::OpenedDrafter;
 use crate::plan::DraftBlock;
 
+use super::after_graph::AfterGraph;
 use super::batch::Batch;
 use super::cache::{NOBODY, SequenceId};
 use super::draft::{Draft, DraftModel, DraftRequest};
@@ -41,6 +42,8 @@ pub(super) struct Drafter {
     sequences: HashMap<SequenceId, DraftedSequence>,
     /// The logits of the last blocks with what the tokens before added.
     chained: Vec<f32>,
+    /// The graph of what they add.
+    after: AfterGraph,
 }
 
 impl Drafter {
@@ -111,7 +114,14 @@ impl Drafter {
             further,
             sequences: HashMap::new(),
             chained: Vec::new(),
+            after: AfterGraph::default(),
         })
+    }
+
+    /// Number of graphs built for what tokens add to the logits of those after them.
+    #[cfg(test)]
+    pub(super) fn n_after_graphs(&self) -> u64 {
+        self.after.n_built()
     }
 
     fn draft_for(&mut self, wanted: &[DraftRequest<'_>]) -> Result<Vec<Draft>> {
@@ -366,6 +376,7 @@ impl Drafter {
 
     /// Chooses the tokens of blocks one after the other: each adds something to the logits of the one after it.
     fn chain(&mut self, drafts: &mut [OpenDraft]) -> Result<()> {
+        self.after.forget();
         let width = self.model.row_width();
         let (logits, hidden) = self.model.results();
         let (mut logits, hidden) = (logits.to_vec(), hidden.to_vec());
@@ -391,7 +402,7 @@ impl Drafter {
             let states = states.flat_map(|row| &hidden[row * n_embd..(row + 1) * n_embd]);
             let states: Vec<f32> = states.copied().collect();
             let tokens: Vec<u32> = open.iter().map(|i| before[*i]).collect();
-            let (added, right) = self.model.after(&tokens, &states)?;
+            let (added, right) = self.model.after(&mut self.after, &tokens, &states)?;
             for (at, i) in open.into_iter().enumerate() {
                 let row = &mut logits[rows[at] * width..(rows[at] + 1) * width];
                 let added = &added[at * width..(at + 1) * width];

@@ -14,7 +14,6 @@ use super::interleave::interleaved_names;
 use super::lifecycle::Model;
 use super::memory_use::MemoryUse;
 use super::options::Options;
-use super::stage;
 use super::text_drafter::TextDrafter;
 
 /// The memory of a drafter that is not loaded, of a target with these weights and options.
@@ -46,31 +45,6 @@ pub fn drafter_memory(
 }
 
 impl Model {
-    /// What tokens before add to the logits of states `[n_embd, n]`: `[n_logits, n]`, and for each how likely its token is right; empty if
-    /// the head does not say so.
-    pub(super) fn after(&mut self, before: &[u32], states: &[f32]) -> Result<(Vec<f32>, Vec<f32>)> {
-        let (graph, ends) = stage::build_after(&self.graph_parts(), before.len())?;
-        self.graphs.load(graph)?;
-        let mut added = vec![0.0; before.len() * self.row_width()];
-        let n_right = ends.right.iter().len() * before.len();
-        let mut right = vec![0.0; n_right];
-        let executor = &mut self.graphs.executor;
-        let ids: Vec<i32> = before.iter().map(|token| *token as i32).collect();
-        executor.write_indices(&ends.before, &ids)?;
-        if ends.right.is_some() {
-            executor.write(&ends.hidden, states)?;
-        }
-        executor.run()?;
-        executor.read(&ends.added, &mut added)?;
-        if let Some(likely) = &ends.right {
-            executor.read(likely, &mut right)?;
-            right
-                .iter_mut()
-                .for_each(|x: &mut f32| *x = 1.0 / (1.0 + (-*x).exp()));
-        }
-        Ok((added, right))
-    }
-
     /// Loads its drafter, which is placed and reads the values of its passes from now on. The options of the model name these
     /// values ([`Options::for_drafter`]).
     ///

@@ -5,6 +5,7 @@
 //! allocated. Called by the engine and by tools that read raw logits.
 
 mod adapters;
+mod after_graph;
 mod batch;
 mod buckets;
 mod cache;

@@ -4,10 +4,13 @@
 
 use std::collections::HashMap;
 
-use super::{Batch, Model, Options};
+use super::draft::DraftModel;
+use super::drafter::Drafter;
+use super::{Batch, DraftRequest, Model, Options};
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
 use crate::models::synth::{SynthRequest, synth};
+use crate::models::{self, Definitions, DrafterChoice, ModelSource};
 use crate::plan::{DeviceShare, Plan};
 use lab_base::ggml::Device;
 use lab_base::weights::{self, TensorType, Weights};
@@ -364,4 +367,63 @@ fn rows_that_are_too_many_for_the_head_come_in_their_order() {
         .forward_each(&batch, &mut each)
         .expect("the pass runs");
     assert_eq!(seen, 8);
+}
+
+#[test]
+fn a_block_builds_a_graph_for_each_number_of_sequences_not_for_each_token() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let with = Definitions::open(&[]).expect("the built-in definitions are readable");
+    let made = |library: &Library, name: &str, set: &[(&str, &str)], tensors: &[&str]| {
+        let set = set
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()));
+        let request = SynthRequest {
+            set: set.collect(),
+            with: tensors.iter().map(|name| name.to_string()).collect(),
+            ..SynthRequest::default()
+        };
+        let path = scratch.path().join(format!("{name}.gguf"));
+        synth(&library.get(name).expect("it is built in"), &request, &path).expect("it is made");
+        ModelSource::File(path)
+    };
+    let target = made(&with.archs, "llama", &[("block_count", "4")], &["output"]);
+    let sizes = [("target_layers", "1,2,4"), ("block_size", "6")];
+    let chained = ["output", "markov_w1", "markov_w2", "conf_proj"];
+    let drafter = made(&with.drafters, "dflash", &sizes, &chained);
+    let with = Definitions {
+        drafter: DrafterChoice::Named(drafter),
+        ..with
+    };
+    let opened = models::open(&target, &with).expect("it opens");
+    let drafter = opened.drafter.expect("a drafter");
+    let width = drafter
+        .plan
+        .target
+        .as_ref()
+        .expect("it reads a target")
+        .row_width() as usize;
+    let target = load(opened.plan, &opened.weights, options(2));
+    let mut drafter = Drafter::load(drafter, &target, false).expect("it loads");
+    let mut random = Random(5);
+    let texts = [random.tokens(9), random.tokens(9)];
+    for (first, end) in [(0, 4), (4, 8)] {
+        let before = drafter.n_after_graphs();
+        for sequence in 0..2 {
+            let places: Vec<(u32, u32)> = (first..end).map(|at| (sequence, at)).collect();
+            let rows = (0..places.len() * width).map(|_| random.below(100) as f32 / 50.0 - 1.0);
+            drafter.keep(&places, &rows.collect::<Vec<f32>>());
+        }
+        let wanted = |sequence: u32, most| DraftRequest {
+            sequence,
+            tokens: &texts[sequence as usize][..=end as usize],
+            most,
+        };
+        let drafts = drafter
+            .draft(&[wanted(0, 6), wanted(1, 3)])
+            .expect("it drafts");
+        let lens: Vec<usize> = drafts.iter().map(|draft| draft.tokens.len()).collect();
+        assert_eq!(lens, [6, 3]);
+        // Three tokens of two sequences, then three of one.
+        assert_eq!(drafter.n_after_graphs() - before, 2);
+    }
 }

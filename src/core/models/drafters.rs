@@ -1,9 +1,11 @@
 //! The drafter of a model: opened beside it, from the same file or from one of its own.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::path::Path;
 
 use crate::arch::ArchDef;
+use crate::arch::expr::Value as Number;
 use crate::hf;
 use crate::plan::{DeviceShare, Plan, TensorPlan};
 use lab_base::tokenizer;
@@ -152,7 +154,7 @@ fn plans(def: &ArchDef, weights: &Weights) -> Result<(Plan, Vec<Plan>), Error> {
         match Plan::new(def, &metadata, weights) {
             Ok(plan) => further.push(plan),
             Err(error) => {
-                tracing::debug!(%error, head, "the drafter goes on with the heads before");
+                tracing::info!(%error, "of {n_heads} prediction heads the first {head} are used");
                 break;
             }
         }
@@ -267,18 +269,20 @@ fn in_file(
     (def, plan): (&ArchDef, &Plan),
     with: &Definitions,
 ) -> Option<OpenedDrafter> {
-    let name = def.drafter.as_ref()?.value.clone();
+    let has_heads = matches!(plan.params.get("n_nextn"), Some(Number::Int(1..)));
+    let note = |error: &dyn Display| match has_heads {
+        true => tracing::info!(%error, "the prediction heads of the model are not used"),
+        false => tracing::debug!(%error, "no drafter in the file"),
+    };
+    let Some(name) = def.drafter.as_ref().map(|name| name.value.clone()) else {
+        note(&"its definition names no drafter");
+        return None;
+    };
     let own = with.drafters.of_target(&name, def);
     let own = own.inspect_err(|error| tracing::warn!(%error, "the drafter is not used"));
     let opened = OpenedDrafter::new((name, own.ok()?), model.clone(), plan);
-    match opened {
-        Ok(opened) => Some(opened).filter(|of| !of.plan.layers.is_empty()),
-        Err(error) => {
-            // Most files lack the weights.
-            tracing::debug!(%error, "no drafter in the file");
-            None
-        }
-    }
+    let opened = opened.inspect_err(|error| note(error)).ok();
+    opened.filter(|of| !of.plan.layers.is_empty())
 }
 
 /// The weights of a drafter, with the token table and the head of its target where its own file has none.

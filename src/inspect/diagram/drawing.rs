@@ -19,11 +19,10 @@ pub struct Drawing {
     pub kinds: Vec<LayerKind>,
     /// The kind of each layer, as an index in `kinds`.
     pub layers: Vec<usize>,
-    /// The kinds of the layers that read the source, with repetitions counted. If there are any, the first stage
-    /// belongs to them.
+    /// The kinds of the layers that read the source, with repetitions counted. If there are any and it is tokens, the first
+    /// stage belongs to them.
     pub source: Vec<LayerPattern>,
-    /// Whether the source is rows of a tower: then no first stage belongs to it.
-    pub source_is_rows: bool,
+    pub source_rows: SourceRows,
     /// The kinds of the layers that read tokens, with repetitions counted.
     pub pattern: Vec<LayerPattern>,
     /// The parts after the layers: hidden state to result.
@@ -38,6 +37,17 @@ pub struct Drawing {
     pub towers: Vec<TowerDrawing>,
     /// The legend of the colours, if numbers are shown.
     pub overlay: Option<Legend>,
+}
+
+/// What the source of a drawing is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceRows {
+    #[default]
+    Tokens,
+    /// Rows of a tower.
+    Tower,
+    /// Hidden states of the model that a drafter drafts for.
+    Target,
 }
 
 /// A tower of a model.

@@ -13,7 +13,9 @@ use super::kinds::{self, kinds, without_index};
 use super::ops::{GraphReader, is_folded};
 use super::traced_plan::TracedPlan;
 use super::words;
-use super::{BoxNote, Branch, Drawing, Factor, Kept, LayerKind, Slot, UnitBox, WeightCost};
+use super::{
+    BoxNote, Branch, Drawing, Factor, Kept, LayerKind, Slot, SourceRows, UnitBox, WeightCost,
+};
 
 impl Drawing {
     pub fn new(def: &ArchDef, sample: &TracedPlan) -> Self {
@@ -47,7 +49,9 @@ impl<'a> DrawContext<'a> {
         let plan = self.plan;
         let of_source = plan.source.as_ref();
         let source = of_source.map(|of| self.stage(&of.embed, "embed"));
+        let of_target = plan.target.as_ref();
         let n_of_source = of_source.map_or(0, |of| of.n_layers);
+        let n_of_source = n_of_source + of_target.map_or(0, |of| of.n_layers);
         let embed = self.stage(&plan.embed, "embed");
         let own = plan.write.as_ref();
         let write = self.mix(own.as_slice(), "Several hidden states", None);
@@ -77,7 +81,11 @@ impl<'a> DrawContext<'a> {
             is_symbolic: self.is_symbolic,
             facts: self.facts(),
             begin: begin.collect(),
-            source_is_rows: of_source.is_some_and(|of| of.is_rows),
+            source_rows: match of_source {
+                Some(of) if of.is_rows => SourceRows::Tower,
+                None if of_target.is_some() => SourceRows::Target,
+                _ => SourceRows::Tokens,
+            },
             source: kinds::pattern(&self.of_layer[..n_of_source]),
             pattern: kinds::pattern(&self.of_layer[n_of_source..]),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
@@ -144,7 +152,11 @@ impl<'a> DrawContext<'a> {
             });
         }
         let scale = slot.scale.and_then(|f| Some((f, take("SCALE")?)));
-        let joined = (slot.join == Join::Add).then(|| take("ADD")).flatten();
+        let joined = match slot.join {
+            Join::Add => take("ADD"),
+            Join::Append => take("CONCAT"),
+            Join::Set | Join::Keep => None,
+        };
         // The same operations in the slots of the other layers.
         if left.next().is_none() {
             for slot in slots {

@@ -159,6 +159,7 @@ fn memory(before: &str, [keys, states]: &[Vec<usize>; 2]) -> String {
 impl<'p> DrawContext<'p> {
     pub(super) fn scenes(&self) -> Vec<Scene> {
         let mut all = match self.plan.mode {
+            Mode::Causal if self.plan.target.is_some() => vec![self.reading(), self.drafting()],
             Mode::Causal => vec![self.prefill(), self.decode()],
             Mode::Encoder => vec![self.encoding()],
             // One run over all rows of an input, which keeps nothing.
@@ -224,6 +225,40 @@ impl<'p> DrawContext<'p> {
             memory(", and ", &kinds)
         );
         Scene::new("Decode", line, ScenePicture::Decode(kinds))
+    }
+
+    /// Whether a drafter drafts several tokens in one pass.
+    fn drafts_blocks(&self) -> bool {
+        let target = self.plan.target.as_ref();
+        target.is_some_and(|target| target.block.is_some())
+    }
+
+    fn reading(&self) -> Scene {
+        let kinds = self.kept_kinds(false);
+        let line = match self.drafts_blocks() {
+            true => "The hidden states of each token that the model has read become keys and values of every layer.".into(),
+            false => format!(
+                "Each token that the model has read goes through all layers, with the hidden states of the token before it{}.",
+                memory(". They write ", &kinds)
+            ),
+        };
+        Scene::new("What was read", line, ScenePicture::Prefill(kinds))
+    }
+
+    fn drafting(&self) -> Scene {
+        let kinds = self.kept_kinds(true);
+        if self.drafts_blocks() {
+            let line = format!(
+                "One pass drafts several tokens: the last token and masks read each other{}, and each mask gets logits.",
+                memory(" and ", &kinds)
+            );
+            return Scene::new("Draft", line, self.whole(None).0);
+        }
+        let line = format!(
+            "Then it goes on alone. Each pass drafts one token: it reads the one before, its own state in place of the model's{}.",
+            memory(", and ", &kinds)
+        );
+        Scene::new("Draft", line, ScenePicture::Decode(kinds))
     }
 
     /// The picture of a pass over a whole text, and the tokens that each one attends to in words.

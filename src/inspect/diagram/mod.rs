@@ -34,7 +34,7 @@ pub use boxes::{
     BoxNote, BoxWeight, Branch, ColourRange, Edge, EdgeSource, Factor, Kept, LEVELS, LayerKind,
     Legend, OpBox, OpShape, Slot, UnitBox, UnitOption, WeightCost,
 };
-pub use drawing::{Drawing, TowerDrawing};
+pub use drawing::{Drawing, SourceRows, TowerDrawing};
 pub use execution::{
     BytesHeld, BytesRead, MASK_TOKENS, SMALL_WINDOW, Scene, ScenePicture, TEXT_TOKENS,
 };

@@ -21,6 +21,7 @@ pub(super) fn tap(verb: &str, name: &str) -> String {
         "layer_in" => "the hidden state before this layer",
         "embd" => "the embedded tokens",
         "ple" => "this layer's own input",
+        "target" => "hidden states of the model that is drafted for",
         _ => "saved before",
     };
     format!("{verb} {name}: {words}")

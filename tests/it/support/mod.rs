@@ -10,6 +10,7 @@ pub mod published_heads;
 pub mod refusals;
 pub mod server;
 pub mod sources;
+pub mod unlike_heads;
 pub mod vocabulary;
 
 use std::io::Read;

@@ -64,8 +64,22 @@ fn binary(op: Binary, a: &Node, b: &Node, scope: &dyn Scope) -> Result<Value, St
         Binary::NotEqual => return Ok(Value::Bool(!equal(&left, &right)?)),
         _ => {}
     }
-    if let (Value::Int(x), Value::Int(y)) = (&left, &right) {
-        return integers(op, *x, *y);
+    arithmetic(op, &left, &right)
+}
+
+/// Comparisons and arithmetic of numbers, or of each element of an array with a number.
+fn arithmetic(op: Binary, left: &Value, right: &Value) -> Result<Value, String> {
+    match (left, right) {
+        (Value::Int(x), Value::Int(y)) => return integers(op, *x, *y),
+        (Value::List(items), Value::Int(_) | Value::Float(_)) => {
+            let each = items.iter().map(|item| arithmetic(op, item, right));
+            return each.collect::<Result<_, _>>().map(Value::List);
+        }
+        (Value::Int(_) | Value::Float(_), Value::List(items)) => {
+            let each = items.iter().map(|item| arithmetic(op, left, item));
+            return each.collect::<Result<_, _>>().map(Value::List);
+        }
+        _ => {}
     }
     let (x, y) = (left.number()?, right.number()?);
     Ok(match op {

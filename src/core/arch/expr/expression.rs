@@ -123,6 +123,7 @@ mod tests {
                 "il" => Ok(Value::Int(1)),
                 "swa" if whole => Ok(Value::List(swa)),
                 "swa" => Ok(swa[1].clone()),
+                "whole" => Ok(Value::List(vec![Value::Int(1), Value::Float(2.5)])),
                 "kinds" => Ok(Value::Str("M-M*".into())),
                 _ => Err(format!("`{name}` has no value")),
             }
@@ -207,6 +208,15 @@ mod tests {
             "n_head[0]",
             "error: `n_head` is not an array, so it has no elements",
         );
+    }
+
+    #[test]
+    fn arithmetic_with_a_number_applies_to_each_element_of_a_whole_array() {
+        check("whole + 1", "[2, 3.5]");
+        check("10 - whole * 2", "[8, 5.0]");
+        check("whole < 2", "[true, false]");
+        check("whole + whole", "error: expected a number, found array");
+        check("whole + 'a'", "error: expected a number, found array");
     }
 
     #[test]

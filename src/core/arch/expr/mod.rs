@@ -6,7 +6,7 @@
 //!
 //! Numbers are integers or floats. `/` of integers is an integer when it divides exactly and a float otherwise; `//` is
 //! the floor. A name bound to a per-layer array stands for the value of the current layer; `name[i]` gives the element
-//! `i`.
+//! `i`. Where there is no current layer the name is the whole array, and arithmetic with a number applies to each element.
 
 mod bind;
 mod evaluate;

@@ -7,7 +7,7 @@ use super::shape::{GAP as CHAIN_GAP, Link, cell, chain, label, tip};
 use super::text::{TextStyle, cut, wrap};
 use super::unit_box::{card, cost_text, single};
 use crate::diagram::boxes::dims;
-use crate::diagram::{Drawing, LayerKind, LayerPattern, TowerDrawing, UnitBox};
+use crate::diagram::{Drawing, LayerKind, LayerPattern, SourceRows, TowerDrawing, UnitBox};
 use lab_base::util::wording::{self, capital};
 use lab_core::arch::Mode;
 
@@ -81,9 +81,10 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
         room: room(drawing),
         is_shown: vec![false; drawing.kinds.len()],
     };
-    let n_of_source = usize::from(!drawing.source.is_empty() && !drawing.source_is_rows);
-    let (of_source, begin) = begin.split_at(n_of_source.min(begin.len()));
     let has_source = !drawing.source.is_empty();
+    let is_of_tokens = drawing.source_rows == SourceRows::Tokens;
+    let n_of_source = usize::from(has_source && is_of_tokens);
+    let (of_source, begin) = begin.split_at(n_of_source.min(begin.len()));
     let source = has_source.then(|| source(of_source.first().copied(), &mut runs));
     let read = match drawing.mode {
         Mode::Tower => format!("{tokens}: T rows"),
@@ -103,7 +104,8 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     for part in aside {
         rows.insert(before_layers, self::aside(part, w));
     }
-    let of_tokens = drawing.towers.iter().filter(|_| !drawing.source_is_rows);
+    let of_tokens = drawing.towers.iter();
+    let of_tokens = of_tokens.filter(|_| drawing.source_rows != SourceRows::Tower);
     for tower in of_tokens.rev() {
         rows.insert(before_layers, of_tower(tower, w));
     }
@@ -114,7 +116,7 @@ pub(in crate::diagram) fn column(drawing: &Drawing) -> Fragment {
     }
 }
 
-/// The part that reads the source: its tokens or the rows of a tower, its layers, and the result that it passes on.
+/// The part that reads the source: its tokens or rows, its layers, and the result that it passes on.
 fn source(embed: Option<&UnitBox>, runs: &mut PatternDrawer<'_>) -> Fragment {
     let of_tower = runs.drawing.towers.first().map(|tower| {
         let (reads, name) = (tower.reads, &tower.drawing.arch);
@@ -122,13 +124,20 @@ fn source(embed: Option<&UnitBox>, runs: &mut PatternDrawer<'_>) -> Fragment {
     });
     let of_tower = of_tower.unwrap_or_else(|| "the source: T rows of a tower".into());
     let layers = runs.all(&runs.drawing.source, false);
-    let made = "of each token of it a vector: keys and values, made once";
-    let mut rows = match embed {
-        Some(embed) => vec![
+    let made = match runs.drawing.source_rows {
+        SourceRows::Target => "of each token a vector, which the layers read",
+        _ => "of each token of it a vector: keys and values, made once",
+    };
+    let mut rows = match (embed, runs.drawing.source_rows) {
+        (Some(embed), _) => vec![
             label("the source, all of it: T token ids", "in"),
             card(embed, ROOM),
         ],
-        None => vec![label(&of_tower, "in")],
+        (None, SourceRows::Target) => vec![label(
+            "hidden states of the model that is drafted for: T rows",
+            "in",
+        )],
+        (None, _) => vec![label(&of_tower, "in")],
     };
     rows.extend([layers, label(made, "in")]);
     chain(rows, Link::Spine)
