@@ -44,6 +44,11 @@ impl Graph {
         self.scopes().enter(OUTSIDE, path)
     }
 
+    /// Assigns operations that are added until the result is dropped to no unit, on the plan's device number `device`.
+    pub fn wiring_on(&self, device: usize) -> Scope<'_> {
+        self.scopes().enter_on(OUTSIDE, "", Some(device))
+    }
+
     /// Bytes of `weights` that a run reads. Tables count with the rows that are looked up, experts with at most as many
     /// as are selected.
     pub fn bytes_read(&self, weights: &[Tensor]) -> u64 {

@@ -63,6 +63,16 @@ impl Scopes {
         device: Option<usize>,
     ) -> Scope<'_> {
         *self.uses.borrow_mut().entry(kind).or_default() += 1;
+        self.enter_on(kind, path, device)
+    }
+
+    /// [`Self::enter`] on a device, if one is given.
+    pub(super) fn enter_on(
+        &self,
+        kind: &'static str,
+        path: &str,
+        device: Option<usize>,
+    ) -> Scope<'_> {
         let scope = self.enter(kind, path);
         if let (Some(place), Some(_)) = (&mut *self.current.borrow_mut(), device) {
             place.device = device;

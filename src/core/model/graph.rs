@@ -539,7 +539,8 @@ impl<'a> Assembly<'a> {
             for (k, slot) in layer.slots.iter().enumerate() {
                 x = self.slot(slot, x)?;
                 if last == Some((i, k)) {
-                    x = self.only_wanted(x, wants.n_outputs)?;
+                    let device = slot.branches.last().map(|last| last.block.device);
+                    x = self.only_wanted(x, wants.n_outputs, device)?;
                 }
             }
         }
@@ -555,7 +556,7 @@ impl<'a> Assembly<'a> {
             };
             return Ok((x, results));
         }
-        let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
+        let wanted = self.only_wanted(x.clone(), wants.n_outputs, None)?;
         // What a drafter goes on with is not the normed hidden state.
         let goes_on = plan.target.as_ref().is_some_and(|of| of.block.is_none());
         let next = match goes_on && wants.hidden {
@@ -613,11 +614,13 @@ impl<'a> Assembly<'a> {
         self.build.g.cont(&row)
     }
 
-    /// The rows of the hidden state that want a result. The other rows end here.
-    fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor> {
+    /// The rows of the hidden state that want a result, on the device where it is, if that is known. The other rows end here.
+    fn only_wanted(&mut self, x: Tensor, n_outputs: u64, device: Option<usize>) -> Result<Tensor> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);
         };
+        let g = self.build.g;
+        let _scope = device.map(|device| g.wiring_on(device));
         let of_wanted = |x: &Tensor| self.build.g.get_rows(x, &rows);
         let wanted = of_wanted(&x)?;
         if let Some(held) = &mut self.held {
