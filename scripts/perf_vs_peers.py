@@ -153,10 +153,12 @@ def main():
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     table = lines[lines.index(HEAD) + 2:] if HEAD in lines else []
     rows = {key(line): line for line in itertools.takewhile(lambda line: line.startswith("| "), table)}
-    versions = {"bench": run([args.bench, "--version"]).strip().splitlines()[0]}
+    about = run([args.bench, "--version"])
+    commit = re.search(r"^commit *(\S{1,8})", about, re.MULTILINE)
+    computes = re.search(r"^computes *([^:]*)", about, re.MULTILINE)
+    versions = {"bench": f"{about.splitlines()[0]}, computes with {computes.group(1)}"}
     versions |= {name: version_of(command) for name, command in args.peers.items()}
-    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
-    when = f"{datetime.date.today().isoformat()}, {commit}"
+    when = f"{datetime.date.today().isoformat()}, {commit.group(1) if commit else 'unknown'}"
     with tempfile.TemporaryDirectory() as scratch:
         folder = os.path.abspath(args.keep or scratch)
         os.makedirs(folder, exist_ok=True)
