@@ -150,9 +150,10 @@ static ggml_backend_buffer_t pinned_alloc(ggml_backend_buffer_type_t type, size_
 }
 static bool pinned_is_host(ggml_backend_buffer_type_t type) { (void) type; return true; }
 
-// Copies that have begun: carried out when somebody waits for them.
+// Copies that have begun: carried out when somebody waits for them, or their backend computes.
 
 struct copy {
+    ggml_backend_t       backend;
     struct ggml_tensor * to;
     const void *         from;
     size_t               offset;
@@ -171,10 +172,19 @@ static void carry_out(size_t end) {
     }
 }
 
+static void carry_out_those_of(ggml_backend_t backend) {
+    for (size_t i = n_done; i < n_begun; i++) {
+        struct copy * copy = &copies[i % MAX_COPIES];
+        if (copy->backend == backend) {
+            memcpy((char *) copy->to->data + copy->offset, copy->from, copy->size);
+            copy->size = 0;
+        }
+    }
+}
+
 static void backend_set_async(ggml_backend_t backend, struct ggml_tensor * to, const void * from, size_t offset, size_t size) {
-    (void) backend;
     GGML_ASSERT(n_begun < n_done + MAX_COPIES);
-    copies[n_begun++ % MAX_COPIES] = (struct copy) { to, from, offset, size };
+    copies[n_begun++ % MAX_COPIES] = (struct copy) { backend, to, from, offset, size };
 }
 
 static void backend_synchronize(ggml_backend_t backend) { (void) backend; carry_out(n_begun); }
@@ -416,6 +426,7 @@ static void backend_free(ggml_backend_t backend) {
 }
 
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
+    carry_out_those_of(backend);
     return compute(backend->context, graph);
 }
 
