@@ -3,8 +3,8 @@
 
 The model is a qwen3 of random weights in q4_k, with a second one that has its token table, its first layer and its head: a draft
 model. In the model itself the matrices that end the other layers are scaled down: `--scale` sets how often the draft model is right.
-Greedy texts of random weights fall into loops, which look-ups find; sampled texts are nearly random. The servers take turns; ratios
-are those of each to itself without drafts. Needs numpy and gguf.
+Sampled texts of random weights are nearly random, repeated ones are of one token that a bias makes the likeliest. The servers take
+turns; ratios are those of each to itself without drafts. Needs numpy and gguf.
 """
 
 import os
@@ -22,10 +22,11 @@ SIZES = {
 }
 COMMON = {"n_ctx_train": 4096, "vocab_size": 16384, "rms_eps": 1e-6, "rope_base": 1e6}
 ENDS = ("attn_output.weight", "ffn_down.weight")
+TEXTS = {"greedy": {"temperature": 0}, "sampled": {"temperature": 1}, "repeated": {"temperature": 0, "logit_bias": [[100, 100]]}}
 # What ours and what llama-server gets for each kind of drafts.
 KINDS = {
     "look-ups": (["--draft", "lookup"], {kind: ["--spec-type", kind] for kind in ["ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache"]}),
-    "draft model": (["--draft", "model,4", "--draft-model"], {"draft model": ["--spec-draft-n-max", "4", "--spec-draft-p-min", "0", "-md"]}),
+    "draft model": (["--draft", "model,4", "--draft-model"], {"draft model": ["--spec-type", "draft-simple", "--spec-draft-n-max", "4", "--spec-draft-p-min", "0", "-md"]}),
 }
 
 
@@ -33,6 +34,7 @@ def parse():
     parser = options(__doc__)
     parser.add_argument("--llama-server", metavar="PROGRAM", help="default: LLAMA_SERVER, or llama-server on the PATH")
     parser.add_argument("--sizes", default=",".join(SIZES), help="default: all")
+    parser.add_argument("--texts", default=",".join(TEXTS), help="default: all")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--tokens", type=int, default=128, help="of each answer; default: 128")
     parser.add_argument("--scale", type=float, default=0.02, help="of what layers after the first one add; default: 0.02")
@@ -42,7 +44,7 @@ def parse():
 def made(args, folder, size):
     """The paths of a model and of its draft model."""
     plain, target, draft = (folder / f"{name}.gguf" for name in ["plain", "target", "draft"])
-    run([args.bench, "synth", "qwen3", "--type", "f16", "--vocab", BUILT_IN, *synth_options(COMMON | SIZES[size]), "--with", "output", "-o", plain], timeout=None)
+    run([args.bench, "synth", "qwen3", "--type", "f16", "--vocab", BUILT_IN, *synth_options(COMMON | SIZES[size]), "--with", "output", "--force", "-o", plain], timeout=None)
     file = Gguf(plain)
     for name, tensor in file.tensors.items():
         if name.endswith(ENDS) and not name.startswith("blk.0."):
@@ -55,10 +57,10 @@ def made(args, folder, size):
     return target.with_suffix(".q4.gguf"), draft.with_suffix(".q4.gguf")
 
 
-def answer(args, server, prompt, temperature):
+def answer(args, server, prompt, how):
     """Milliseconds per token of an answer, and the draft tokens that were read and accepted."""
-    body = {"prompt": prompt, "n_predict": args.tokens, "temperature": temperature, "ignore_eos": True, "seed": 1, "cache_prompt": False,
-            "top_k": 0, "top_p": 1, "min_p": 0}
+    body = {"prompt": prompt, "n_predict": args.tokens, "ignore_eos": True, "seed": 1, "cache_prompt": False,
+            "top_k": 0, "top_p": 1, "min_p": 0, **how}
     timings = server.json("/completion", body)["timings"]
     return timings["predicted_ms"] / timings["predicted_n"], timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
 
@@ -79,7 +81,8 @@ def main():
                 commands[("llama-server", "none")] = plain["llama-server"]
                 for name, words in theirs.items():
                     commands[("llama-server", name)] = [*plain["llama-server"], *words, *last]
-                for text, temperature in [("greedy", 0), ("sampled", 1)][: 1 if last else 2]:
+                for text in [text for text in args.texts.split(",") if text == "greedy" or not last]:
+                    how = TEXTS[text]
                     found = {name: [] for name in commands}
                     failed = {}
                     for _ in range(args.rounds):
@@ -87,8 +90,8 @@ def main():
                             log = Path(scratch) / "output"
                             try:
                                 with Server(*words, output=log) as server:
-                                    answer(args, server, prompts[0], temperature)
-                                    found[name] += [answer(args, server, prompt, temperature) for prompt in prompts]
+                                    answer(args, server, prompts[0], how)
+                                    found[name] += [answer(args, server, prompt, how) for prompt in prompts]
                             except Failure as failure:
                                 failed[name] = failure
                     medians = {name: statistics.median(time for time, *_ in answers) for name, answers in found.items() if answers}

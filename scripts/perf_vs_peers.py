@@ -21,17 +21,20 @@ from pathlib import Path
 from bench_server import BUILT_IN, Failure, options, program, run
 from perf_families import MODELS, made, processor
 
+# The first layers of `dense`, so that a prompt of 16 384 tokens takes less than a minute.
+MODELS["shallow"] = (MODELS["dense"][0], "qwen3", MODELS["dense"][2] | {"block_count": 6}, "")
 # By model: types, depths that one sequence is decoded at, and whether many sequences are.
 CASES = {
-    "dense": (["Q4_K_M", "Q8_0", "IQ4_XS"], [512, 4096, 16384], True),
+    "dense": (["Q4_K_M", "Q8_0", "IQ4_XS"], [512, 4096], True),
+    "shallow": (["Q4_K_M", "Q8_0"], [16384], False),
     "experts": (["Q4_K_M", "Q8_0"], [512, 4096], True),
     "windows": (["Q4_K_M"], [512], False),
     "latent": (["Q4_K_M"], [512], False),
     "sinks": (["Q4_K_M"], [512], False),
 }
 N_ANSWER, N_SEQUENCES = 48, 8
-# A number of rounds is enough for depths that take a minute.
-DEEP, DEEP_ROUNDS = 16384, 2
+# One round is enough of depths that take minutes.
+DEEP, DEEP_ROUNDS = 16384, 1
 ROW = re.compile(r"^\|" + r"\s*([\d.]+)\s*\|" * 10 + r"\s*$", re.MULTILINE)
 
 
@@ -41,7 +44,7 @@ def parse():
     parser.add_argument("--llama-quantize", required=True)
     parser.add_argument("--models", default=",".join(CASES), help="default: all")
     parser.add_argument("--types", help="default: those of each model")
-    parser.add_argument("--max-depth", type=int, default=DEEP, help=f"default: {DEEP}")
+    parser.add_argument("--depths", help="of those of each model; default: all")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--keep", metavar="FOLDER", help="where models are left for the next run; default: they are removed")
     parser.add_argument("--out", default="docs", help="folder of the page; default: docs")
@@ -75,7 +78,7 @@ def theirs(command, model, depth, sequences, folder):
     rows = ROW.findall(done.stdout + done.stderr)
     if not rows:
         lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
-        raise Failure(f"{command[0]}: exit code {done.returncode}, {lines[-1][:200]}")
+        raise Failure(f"{Path(command[0]).name}: exit code {done.returncode}, {lines[-1][:200]}")
     return float(rows[-1][5]), float(rows[-1][7])
 
 
@@ -124,7 +127,8 @@ def page(args, rows, versions):
 Written by `scripts/perf_vs_peers.py` (`make perf-vs-peers`); do not edit. `bench perf` and the `llama-batched-bench` of the others take turns.
 Speeds and ratios are medians; the range of the ratios is in brackets. The ratio is `bench` over the other. The models have random weights;
 llama-quantize made the files. All use flash attention, an f16 KV cache and one thread for each core. "Decode at 4096" is one sequence with 4096
-tokens in the cache; "8 sequences" have 512 tokens each. The models are those of [performance-families.md](performance-families.md).
+tokens in the cache; "8 sequences" have 512 tokens each. The models are those of [performance-families.md](performance-families.md); `shallow` is
+`dense` with 6 layers.
 The last column has the day and the commit.
 
 {HEAD}
@@ -166,7 +170,8 @@ def main():
             types, depths, many = CASES[name]
             for ty in args.types.split(",") if args.types else types:
                 model = made(args, folder, name, ty, ["--vocab", BUILT_IN])
-                cases = [(depth, 1) for depth in depths if depth <= args.max_depth] + ([(512, N_SEQUENCES)] if many else [])
+                asked = [int(depth) for depth in args.depths.split(",")] if args.depths else depths
+                cases = [(depth, 1) for depth in depths if depth in asked] + ([(512, N_SEQUENCES)] if many else [])
                 for depth, sequences in cases:
                     for peer, found in measured(args, model, depth, sequences).items():
                         decode = f"decode, {sequences} sequences" if sequences > 1 else f"decode at {depth}"
