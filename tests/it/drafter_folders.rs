@@ -16,6 +16,7 @@ use crate::drafters::{FormulaGolden, draft, exact, load_with, named, read, with_
 use crate::goldens::EXACT;
 use crate::support::command::{definitions, scratch};
 use crate::support::nmse;
+use crate::support::published_heads::NAMES;
 
 /// The tensors of a folder: name, type, shape and data.
 type Stored = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
@@ -44,19 +45,6 @@ const BLOCKS: &[(&str, &str)] = &[
     ("enc.output_norm", "hidden_norm"),
     ("output_norm", "norm"),
     ("output", "lm_head"),
-];
-const BLOCK_LAYER: &[(&str, &str)] = &[
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
 ];
 
 /// The tensors of a file by the names of a folder. All of the file have one.
@@ -147,7 +135,7 @@ fn folder_of_head(file: &Path, tokens: &[u32], keys: &Value, folder: PathBuf) ->
 fn folder_of_blocks(file: &Path, keys: &Value, folder: PathBuf) -> PathBuf {
     let outer = BLOCKS.iter().map(|(a, b)| ((*a).into(), (*b).into()));
     let layers = (0..2).flat_map(|il| {
-        let names = BLOCK_LAYER.iter();
+        let names = NAMES.iter();
         names.map(move |(a, b)| (format!("blk.{il}.{a}"), format!("layers.{il}.{b}")))
     });
     let names: Vec<_> = outer.chain(layers).collect();

@@ -99,22 +99,27 @@ fn texts(server: &Server, requests: Vec<Value>) -> Vec<Vec<Value>> {
     })
 }
 
+/// The options of a cache in which completions are preempted and runs are moved.
+const SMALL_CACHE: &[&str] = &["--parallel", "6", "--ctx", "256", "--cache", "800K"];
+
+/// A server on the device of a library, which lacks something and has these latencies.
+fn serve(library: &str, lacks: &str, latencies: &str, cache: &[&str]) -> Server {
+    // Which passes compute a text changes how types of fewer bits round.
+    let common = ["--in-process", "--kv-type", "f32", "--type", "f32"];
+    let options = [&all_on_test0(library)[..], &common, cache].concat();
+    let environment = [("MADE_UP_LACKS", lacks), ("MADE_UP_QUEUE", latencies)];
+    Server::with(&options, &environment)
+}
+
 /// A device that gives whole rows prepares nothing. Where the cache is small, completions are preempted and runs are moved.
 #[test]
 fn texts_are_the_same_where_passes_are_prepared() {
     let (_folder, library) = sound();
     let library = library.display().to_string();
-    let serve = |lacks: &str, latencies: &str, cache: &[&str]| {
-        // Which passes compute a text changes how types of fewer bits round.
-        let common = ["--in-process", "--kv-type", "f32", "--type", "f32"];
-        let options = [&all_on_test0(&library)[..], &common, cache].concat();
-        let environment = [("MADE_UP_LACKS", lacks), ("MADE_UP_QUEUE", latencies)];
-        Server::with(&options, &environment)
-    };
-    let small = ["--parallel", "6", "--ctx", "256", "--cache", "800K"];
+    let serve = |lacks, latencies, cache| serve(&library, lacks, latencies, cache);
     let cases: [(&str, &[&str]); 3] = [
         ("0,0,2000", &["--parallel", "6"]),
-        ("0,0,2000", &small),
+        ("0,0,2000", SMALL_CACHE),
         ("0,0,0", &["--parallel", "16"]),
     ];
     for (latencies, cache) in cases {
@@ -139,16 +144,10 @@ fn texts_are_the_same_where_passes_are_prepared() {
 fn texts_are_the_same_where_passes_are_launched_ahead() {
     let (_folder, library) = sound();
     let library = library.display().to_string();
-    let serve = |lacks: &str, latencies: &str, cache: &[&str]| {
-        let common = ["--in-process", "--kv-type", "f32", "--type", "f32"];
-        let options = [&all_on_test0(&library)[..], &common, cache].concat();
-        let environment = [("MADE_UP_LACKS", lacks), ("MADE_UP_QUEUE", latencies)];
-        Server::with(&options, &environment)
-    };
-    let small = ["--parallel", "6", "--ctx", "256", "--cache", "800K"];
+    let serve = |lacks, latencies, cache| serve(&library, lacks, latencies, cache);
     let cases: [(&str, &[&str]); 3] = [
         ("0,0,2000", &["--parallel", "6"]),
-        ("0,0,2000", &small),
+        ("0,0,2000", SMALL_CACHE),
         ("0,0,0", &["--parallel", "40"]),
     ];
     for (latencies, cache) in cases {
