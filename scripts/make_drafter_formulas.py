@@ -6,8 +6,8 @@ Needs: Python 3.11, `pip install numpy gguf`
 Two random models are made by `bench synth`: a target with four layers, and a drafter that reads its hidden
 states after layers 1, 2 and 4. Of EAGLE-3 (Li et al. 2025, section 3) the logits float32 [n, n_vocab] are
 stored after each token but the first, then after each token of a draft of four but the last; of DFlash
-(block diffusion over the target's hidden states) those of the masks of a block, also with a layer that has a window, and of DSpark those of all
-tokens of a block, to which the token before adds something. NAME.json says how the
+(block diffusion over the target's hidden states) those of the masks of a block, also with a layer that has a window, or of all
+tokens of a block, and of DSpark those of all tokens of a block, to which the token before adds something. NAME.json says how the
 files are made, with their SHA-256 and the tokens. With --check nothing is written, and a difference fails.
 """
 
@@ -31,6 +31,8 @@ EAGLE = ["eagle3", "--seed", "6", "--set", "block_count=1", "--set", "target_lay
 BLOCKS = ["dflash", "--seed", "8", "--set", "block_count=2", "--set", "target_layers=1,2,4", "--set", "block_size=6", "--with", "output"]
 WINDOWS = ["dflash", "--seed", "9", *BLOCKS[3:-2], "--set", "n_swa=5", "--set", "swa_pattern=1,0", *BLOCKS[-2:]]
 CHAINS = [*BLOCKS[:-1], "output,markov_w1,markov_w2,conf_proj"]
+FIRSTS = ["dflash", "--seed", "10", *BLOCKS[3:-2], "--set", "drafts_first=true", *BLOCKS[-2:]]
+NORMED = ["eagle3", "--seed", "11", *EAGLE[3:-1], "output,attn_q_norm,attn_k_norm"]
 MASK = 7
 
 
@@ -49,6 +51,8 @@ class Model:
         self.halves = arch == "dflash"
         self.window = value.get(f"{arch}.attention.sliding_window", 0)
         self.windowed = value.get(f"{arch}.attention.sliding_window_pattern", [])
+        self.chained = "markov_w1.weight" in self.weights
+        self.drafts_first = value.get(f"{arch}.sample_from_anchor", self.chained)
 
     def norm(self, name, x):
         return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + self.eps) * self.weights[f"{name}.weight"]
@@ -129,13 +133,12 @@ def head_pass(head, table, tokens, g, store):
 
 
 def of_blocks(target, drafter):
-    """The logits of the masks of a block after all tokens."""
+    """The logits of the masks of a block after all tokens, and of the last token before them if it drafts too."""
     states = hidden_states(target, TOKENS)
     features = np.concatenate([states[n] for n in LAYERS], -1)[:-1]
     rows = drafter.norm("enc.output_norm", drafter.times("fc", features))
     table = drafter.weights.get("token_embd.weight", target.weights["token_embd.weight"])
-    chained = "markov_w1.weight" in drafter.weights
-    x, layer = table[[TOKENS[-1]] + [MASK] * (DRAFTED - chained)], 0
+    x, layer = table[[TOKENS[-1]] + [MASK] * (DRAFTED - drafter.drafts_first)], 0
     while f"blk.{layer}.attn_q.weight" in drafter.weights:
         prefix, store = f"blk.{layer}", [None, None]
         drafter.keys(prefix, rows, store)
@@ -144,8 +147,9 @@ def of_blocks(target, drafter):
         x = x + drafter.mlp(prefix, drafter.norm(f"{prefix}.ffn_norm", x))
         layer += 1
     logits = drafter.times("output", drafter.norm("output_norm", x))
-    if not chained:
-        return logits[1:].astype(np.float32)
+    logits = logits if drafter.drafts_first else logits[1:]
+    if not drafter.chained:
+        return logits.astype(np.float32)
     before = TOKENS[-1]
     for row in logits:
         row += drafter.times("markov_w2", drafter.weights["markov_w1.weight"][before])
@@ -172,7 +176,11 @@ def main():
     parser.add_argument("--bench", default="target/release/bench")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    for case, how, compute in [("eagle3", EAGLE, of_head), ("dflash", BLOCKS, of_blocks), ("dflash-windows", WINDOWS, of_blocks), ("dspark", CHAINS, of_blocks)]:
+    cases = [
+        ("eagle3", EAGLE, of_head), ("eagle3-norms", NORMED, of_head), ("dflash", BLOCKS, of_blocks), ("dflash-windows", WINDOWS, of_blocks),
+        ("dflash-first", FIRSTS, of_blocks), ("dspark", CHAINS, of_blocks),
+    ]
+    for case, how, compute in cases:
         entry = {"tokens": TOKENS, "drafted": DRAFTED}
         with tempfile.TemporaryDirectory() as folder:
             models = {}

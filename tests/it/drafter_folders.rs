@@ -21,31 +21,35 @@ use crate::support::published_heads::NAMES;
 /// The tensors of a folder: name, type, shape and data.
 type Stored = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
 
-const EMBEDDING: (&str, &str) = ("token_embd", "embed_tokens");
 const HEAD: &[(&str, &str)] = &[
     ("fc", "fc"),
     ("enc.output_norm", "input_norm"),
-    EMBEDDING,
+    ("token_embd", "embed_tokens"),
     ("output_norm", "norm"),
     ("output", "lm_head"),
-    ("blk.0.attn_norm", "midlayer.input_layernorm"),
-    ("blk.0.attn_norm_2", "midlayer.hidden_norm"),
-    ("blk.0.attn_q", "midlayer.self_attn.q_proj"),
-    ("blk.0.attn_k", "midlayer.self_attn.k_proj"),
-    ("blk.0.attn_v", "midlayer.self_attn.v_proj"),
-    ("blk.0.attn_output", "midlayer.self_attn.o_proj"),
-    ("blk.0.ffn_norm", "midlayer.post_attention_layernorm"),
-    ("blk.0.ffn_gate", "midlayer.mlp.gate_proj"),
-    ("blk.0.ffn_up", "midlayer.mlp.up_proj"),
-    ("blk.0.ffn_down", "midlayer.mlp.down_proj"),
 ];
+/// Names in the layer of a head, before those of most layers.
+const HEAD_LAYER: &[(&str, &str)] = &[("attn_norm_2", "hidden_norm")];
 const BLOCKS: &[(&str, &str)] = &[
     ("fc", "fc"),
-    EMBEDDING,
+    ("token_embd", "embed_tokens"),
     ("enc.output_norm", "hidden_norm"),
     ("output_norm", "norm"),
     ("output", "lm_head"),
+    ("markov_w1", "markov_head.markov_w1"),
+    ("markov_w2", "markov_head.markov_w2"),
+    ("conf_proj", "confidence_head.proj"),
 ];
+
+/// The names of tensors outside of layers, and those in layers with the prefixes of these.
+fn names(outer: &[(&str, &str)], layers: &[(&str, &str)]) -> Vec<(String, String)> {
+    let owned = |(a, b): &(&str, &str)| ((*a).to_owned(), (*b).to_owned());
+    let inner = layers.iter().flat_map(|(prefix, other)| {
+        let all = HEAD_LAYER.iter().chain(NAMES);
+        all.map(move |(a, b)| (format!("{prefix}{a}"), format!("{other}{b}")))
+    });
+    outer.iter().map(owned).chain(inner).collect()
+}
 
 /// The tensors of a file by the names of a folder. All of the file have one.
 fn stored(file: &Path, names: &[(String, String)]) -> Stored {
@@ -54,10 +58,10 @@ fn stored(file: &Path, names: &[(String, String)]) -> Stored {
         let mut bytes = vec![0; tensor.shape.iter().product::<u64>() as usize * 4];
         weights.rows(tensor, 0, &mut bytes).expect("its rows");
         let shape = tensor.shape.iter().rev().map(|n| *n as usize).collect();
-        let own = tensor.name.strip_suffix(".weight").expect("a weight");
+        let (own, ending) = tensor.name.rsplit_once('.').expect("an ending");
         let other = names.iter().find(|(name, _)| name == own);
         let other = other.unwrap_or_else(|| panic!("no name for {own}"));
-        (format!("{}.weight", other.1), Dtype::F32, shape, bytes)
+        (format!("{}.{ending}", other.1), Dtype::F32, shape, bytes)
     });
     all.collect()
 }
@@ -76,10 +80,26 @@ fn write(tensors: &Stored, keys: &Value, folder: PathBuf) -> PathBuf {
         "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "vocab_size": 128, "max_position_embeddings": 256,
     });
-    let all = config.as_object_mut().expect("an object");
-    all.extend(keys.as_object().expect("an object").clone());
+    if let Some(Value::Object(inner)) = keys.get(LAYER_CONFIG) {
+        extend(&mut config, &Value::Object(inner.clone()));
+        config = json!({ LAYER_CONFIG: config });
+    }
+    let mut others = keys.clone();
+    if config.get(LAYER_CONFIG).is_some() {
+        others[LAYER_CONFIG] = config[LAYER_CONFIG].take();
+    }
+    extend(&mut config, &others);
     std::fs::write(folder.join("config.json"), config.to_string()).expect("a writable folder");
     folder
+}
+
+/// The object in which vLLM's "speculators" have the sizes.
+const LAYER_CONFIG: &str = "transformer_layer_config";
+
+/// Adds these keys to an object.
+fn extend(object: &mut Value, keys: &Value) {
+    let all = object.as_object_mut().expect("an object");
+    all.extend(keys.as_object().expect("an object").clone());
 }
 
 /// Picks rows of a tensor.
@@ -91,29 +111,24 @@ fn pick(tensor: &mut (String, Dtype, Vec<usize>, Vec<u8>), order: &[usize]) {
     shape[0] = order.len();
 }
 
-/// The folder of a head of EAGLE-3 with logits of these tokens.
-fn folder_of_head(file: &Path, tokens: &[u32], keys: &Value, folder: PathBuf) -> PathBuf {
-    let names: Vec<_> = HEAD
-        .iter()
-        .map(|(a, b)| ((*a).into(), (*b).into()))
-        .collect();
-    let mut all = stored(file, &names);
-    // The folder rotates halves of a head, the file neighbours.
-    let halves = |n_heads: usize| -> Vec<usize> {
-        let of_head = |h: usize| (0..16).map(move |i| h * 16 + i % 8 * 2 + i / 8);
-        (0..n_heads).flat_map(of_head).collect()
-    };
-    for tensor in &mut all {
-        match tensor.0.as_str() {
-            "lm_head.weight" => pick(
-                tensor,
-                &tokens.iter().map(|t| *t as usize).collect::<Vec<_>>(),
-            ),
-            "midlayer.self_attn.q_proj.weight" => pick(tensor, &halves(4)),
-            "midlayer.self_attn.k_proj.weight" => pick(tensor, &halves(2)),
-            _ => {}
+/// Stores the rows of heads of 16 elements in another order: the row at `i` of a head is the file's at `of(i)`.
+fn reorder_heads(all: &mut Stored, of: fn(usize) -> usize) {
+    for tensor in all {
+        let [.., of_layer, _] = tensor.0.split('.').collect::<Vec<_>>()[..] else {
+            continue;
+        };
+        if ["q_proj", "k_proj", "q_norm", "k_norm"].contains(&of_layer) {
+            let order: Vec<_> = (0..tensor.2[0]).map(|i| i / 16 * 16 + of(i % 16)).collect();
+            pick(tensor, &order);
         }
     }
+}
+
+/// Leaves the logits of these tokens alone, which are stored as distances from their numbers.
+fn leave_tokens(all: &mut Stored, tokens: &[u32]) {
+    let head = all.iter_mut().find(|tensor| tensor.0 == "lm_head.weight");
+    let rows: Vec<_> = tokens.iter().map(|token| *token as usize).collect();
+    pick(head.expect("a head"), &rows);
     let distances = (0i64..).zip(tokens);
     let distances = distances.flat_map(|(at, token)| (i64::from(*token) - at).to_le_bytes());
     all.push((
@@ -125,42 +140,77 @@ fn folder_of_head(file: &Path, tokens: &[u32], keys: &Value, folder: PathBuf) ->
     let is_known = |token: u32| u8::from(tokens.contains(&token));
     let known = (0..128).map(is_known).collect();
     all.push(("t2d".into(), Dtype::BOOL, vec![128], known));
+}
+
+/// The folder of a head of EAGLE-3 with logits of these tokens.
+fn folder_of_head(file: &Path, tokens: &[u32], keys: &Value, folder: PathBuf) -> PathBuf {
+    let class = keys["architectures"][0].as_str().expect("a class");
+    let layer = match class.contains("ForCausalLM") {
+        true => "midlayer.",
+        false => "layers.0.",
+    };
+    let mut all = stored(file, &names(HEAD, &[("blk.0.", layer)]));
+    // The folder rotates halves of a head, the file neighbours.
+    reorder_heads(&mut all, |i| i % 8 * 2 + i / 8);
+    leave_tokens(&mut all, tokens);
     let mut config = json!({ "draft_vocab_size": tokens.len(), "model_type": "llama" });
-    let sizes = config.as_object_mut().expect("an object");
-    sizes.extend(keys.as_object().expect("an object").clone());
+    extend(&mut config, keys);
     write(&all, &config, folder)
 }
 
 /// The folder of a drafter of blocks with two layers.
 fn folder_of_blocks(file: &Path, keys: &Value, folder: PathBuf) -> PathBuf {
-    let outer = BLOCKS.iter().map(|(a, b)| ((*a).into(), (*b).into()));
-    let layers = (0..2).flat_map(|il| {
-        let names = NAMES.iter();
-        names.map(move |(a, b)| (format!("blk.{il}.{a}"), format!("layers.{il}.{b}")))
-    });
-    let names: Vec<_> = outer.chain(layers).collect();
+    let mut all = stored_blocks(file);
+    if keys.get("rope_is_neox_style") == Some(&json!(false)) {
+        // The folder rotates neighbours, the file halves of a head.
+        reorder_heads(&mut all, |i| i % 2 * 8 + i / 2);
+    }
+    write(&all, &config_of_blocks(keys), folder)
+}
+
+fn stored_blocks(file: &Path) -> Stored {
+    let layers = [("blk.0.", "layers.0."), ("blk.1.", "layers.1.")];
+    let mut all = stored(file, &names(BLOCKS, &layers));
+    let one_row = all
+        .iter_mut()
+        .filter(|of| of.0 == "confidence_head.proj.weight");
+    one_row.for_each(|tensor| tensor.2 = vec![1, tensor.2.iter().product()]);
+    all
+}
+
+fn config_of_blocks(keys: &Value) -> Value {
     let mut config = json!({
         "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 6, "num_hidden_layers": 2,
         "num_target_layers": 4, "tie_word_embeddings": true,
         "dflash_config": { "mask_token_id": 7, "target_layer_ids": [0, 1, 3] },
     });
-    let all = config.as_object_mut().expect("an object");
-    all.extend(keys.as_object().expect("an object").clone());
-    write(&stored(file, &names), &config, folder)
+    extend(&mut config, keys);
+    config
 }
 
-/// Keys that configurations of Qwen3 and Hunyuan heads of AngelSlim have besides sizes.
-fn published_heads() -> Vec<(&'static str, Value)> {
+/// What "speculators" say about the program that drafts.
+fn proposals() -> Value {
+    json!({
+        "algorithm": "some", "default_proposal_method": "greedy",
+        "proposal_methods": [{ "accept_tolerance": 0.0, "proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1 }],
+        "verifier": { "architectures": ["LlamaForCausalLM"], "name_or_path": "some/model" },
+    })
+}
+
+/// Keys that configurations of published heads have besides sizes, and the formula that they compute.
+fn published_heads() -> Vec<(&'static str, &'static str, Value)> {
     let layers = [0, 1, 3];
     vec![
         (
             "SpecForge",
+            "eagle3",
             json!({
                 "architectures": ["LlamaForCausalLMEagle3"], "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
             }),
         ),
         (
             "AngelSlim, Qwen3",
+            "eagle3",
             json!({
                 "architectures": ["Eagle3LlamaForCausalLM"], "aux_hidden_states_layer_ids": layers,
                 "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 3, "decoder_sparse_step": 1,
@@ -172,6 +222,7 @@ fn published_heads() -> Vec<(&'static str, Value)> {
         ),
         (
             "AngelSlim, the target's number of layers",
+            "eagle3",
             json!({
                 "architectures": ["Eagle3LlamaForCausalLM"], "aux_hidden_states_layer_ids": layers, "num_hidden_layers": 28,
                 "max_window_layers": 28, "sliding_window": 131072, "use_mrope": false, "use_sliding_window": false,
@@ -179,6 +230,7 @@ fn published_heads() -> Vec<(&'static str, Value)> {
         ),
         (
             "AngelSlim, pictures",
+            "eagle3",
             json!({
                 "architectures": ["Eagle3LlamaForCausalLM"], "aux_hidden_states_layer_ids": layers, "modal_type": "VLM",
                 "image_token_id": 9, "tie_word_embeddings": true,
@@ -187,6 +239,7 @@ fn published_heads() -> Vec<(&'static str, Value)> {
         ),
         (
             "AngelSlim, Hunyuan",
+            "eagle3",
             json!({
                 "architectures": ["Eagle3LlamaForCausalLM"], "aux_hidden_states_layer_ids": layers,
                 "add_classification_head": false, "attention_head_dim": 16, "cla_share_factor": 2, "class_num": 0,
@@ -200,15 +253,121 @@ fn published_heads() -> Vec<(&'static str, Value)> {
                 },
             }),
         ),
+        (
+            "DeepSpec",
+            "eagle3-norms",
+            json!({
+                "architectures": ["Qwen3Eagle3Model"], "target_layer_ids": layers, "num_target_layers": 36, "ttt_length": 7,
+                "attention_bias": false, "attention_dropout": 0.0, "draft_num_hidden_layers": 1, "dtype": "bfloat16", "head_dim": 16,
+                "layer_types": ["full_attention"], "max_window_layers": 36, "sliding_window": null, "step_loss_decay": 0.8,
+                "target_model_name_or_path": "some/model", "tie_word_embeddings": false, "use_sliding_window": false,
+            }),
+        ),
+        (
+            "speculators",
+            "eagle3",
+            json!({
+                "architectures": ["Eagle3Speculator"], "auto_map": { "": "eagle3.Eagle3SpeculatorConfig" },
+                "eagle_aux_hidden_state_layer_ids": [1, 2, 4], "embed_requires_grad": false, "has_no_defaults_at_init": false,
+                "norm_before_residual": false, "speculators_config": proposals(), "speculators_model_type": "eagle3",
+                "speculators_version": "0.1.0", "target_hidden_size": null,
+                "transformer_layer_config": {
+                    "attention_bias": false, "attention_dropout": 0.0, "head_dim": 16, "initializer_range": 0.02, "mlp_bias": false,
+                    "model_type": "llama", "pretraining_tp": 1, "rope_scaling": null, "use_cache": true,
+                },
+            }),
+        ),
+    ]
+}
+
+/// Keys that configurations of published drafters of blocks have besides sizes, and the formula that they compute.
+fn published_blocks() -> Vec<(&'static str, &'static str, Value)> {
+    let full = json!(["full_attention", "full_attention"]);
+    let deepspec = |rank: u32| {
+        json!({
+            "architectures": ["Qwen3DSparkModel"], "dflash_config": null, "mask_token_id": 7, "target_layer_ids": [0, 1, 3],
+            "attention_bias": false, "attention_dropout": 0.0, "confidence_head_with_markov": true, "dtype": "bfloat16",
+            "enable_confidence_head": rank > 0, "head_dim": 16, "layer_types": full, "markov_head_type": "vanilla",
+            "markov_rank": rank, "max_window_layers": 36, "num_anchors": 512, "rope_scaling": null, "sliding_window": null,
+            "tie_word_embeddings": false, "use_sliding_window": false,
+        })
+    };
+    let speculators = |kind: &str| {
+        json!({
+            "architectures": ["DFlashDraftModel"], "dflash_config": null, "num_target_layers": null, "num_hidden_layers": null,
+            "aux_hidden_state_layer_ids": [1, 2, 4], "draft_vocab_size": 128, "mask_token_id": 7, "max_anchors": 256,
+            "sliding_window_non_causal": false, "speculators_config": proposals(), "speculators_model_type": kind,
+            "speculators_version": "0.5.0", "target_hidden_size": null,
+            "transformer_layer_config": {
+                "attention_bias": false, "attention_dropout": 0.0, "head_dim": 16, "layer_types": full, "model_type": "qwen3",
+                "num_hidden_layers": 2, "rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" }, "use_cache": true,
+            },
+        })
+    };
+    let mut plain = speculators("dflash");
+    extend(
+        &mut plain,
+        &json!({
+            "auf": false, "emb_dim": 256, "gru_hidden_dim": 1024, "lambda_base_decay_ratio": 1.0, "lambda_base_start": 1.0,
+            "projector_type": "dflash", "pure_draft_prefix_len": 1, "sample_from_anchor": false, "shift_label": false,
+        }),
+    );
+    let mut windows = speculators("dflash");
+    let layers = json!({
+        "layer_types": ["sliding_attention", "full_attention"], "max_window_layers": 0, "sliding_window": 5,
+        "use_sliding_window": true,
+    });
+    extend(&mut windows[LAYER_CONFIG], &layers);
+    let mut chained = speculators("dspark");
+    extend(
+        &mut chained,
+        &json!({
+            "architectures": ["DSparkDraftModel"], "confidence_head_alpha": 1.0, "confidence_head_with_markov": true,
+            "enable_confidence_head": true, "markov_head_type": "vanilla", "markov_rank": 8, "sample_from_anchor": true,
+        }),
+    );
+    vec![
+        (
+            "z-lab",
+            "dflash",
+            json!({ "layer_types": full, "sliding_window": null, "use_sliding_window": false }),
+        ),
+        ("z-lab, windows", "dflash-windows", layers),
+        ("DeepSpec, DFlash", "dflash-first", deepspec(0)),
+        ("DeepSpec", "dspark", deepspec(8)),
+        (
+            "SpecForge",
+            "dspark",
+            json!({
+                "architectures": ["DSparkDraftModel"], "auto_map": { "AutoModel": "dspark.DSparkDraftModel" }, "layer_types": full,
+                "dflash_config": {
+                    "attention_mode": "gqa", "confidence_head_alpha": 1.0, "confidence_head_with_markov": true,
+                    "dspark_backbone_conv_enabled": false, "enable_confidence_head": true, "markov_head_type": "vanilla",
+                    "markov_rank": 8, "mask_token_id": 7, "projector_type": "dspark", "target_layer_ids": [0, 1, 3],
+                },
+            }),
+        ),
+        (
+            "LFM2",
+            "dspark",
+            json!({
+                "architectures": ["Lfm2DSparkDraftModel"], "enable_confidence_head": true, "head_dim": 16, "layer_types": full,
+                "markov_head_type": "vanilla", "markov_rank": 8, "num_target_layers": null, "rope_is_neox_style": false,
+                "dflash_config": { "mask_token_id": 7, "num_target_layers": 4, "target_layer_ids": [0, 1, 3] },
+            }),
+        ),
+        ("speculators, DFlash", "dflash", plain),
+        ("speculators, windows", "dflash-windows", windows),
+        ("speculators, DSpark", "dspark", chained),
     ]
 }
 
 #[test]
 fn heads_of_published_layouts_equal_the_formula() {
-    let scratch = scratch();
-    let golden = FormulaGolden::new("eagle3", scratch.path());
     let tokens: Vec<u32> = (0..128).collect();
-    for (layout, keys) in published_heads() {
+    for (layout, formula, keys) in published_heads() {
+        let scratch = scratch();
+        let golden = FormulaGolden::new(formula, scratch.path());
         let folder = scratch.path().join(layout);
         let folder = folder_of_head(&golden.drafter, &tokens, &keys, folder);
         let error = golden.error_of(&folder, &exact());
@@ -218,21 +377,15 @@ fn heads_of_published_layouts_equal_the_formula() {
 }
 
 #[test]
-fn blocks_in_folders_equal_the_formula() {
-    let scratch = scratch();
-    let windows = json!({
-        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5, "use_sliding_window": true,
-        "max_window_layers": 2,
-    });
-    let full = json!({
-        "layer_types": ["full_attention", "full_attention"], "sliding_window": null, "use_sliding_window": false,
-    });
-    for (name, keys) in [("dflash", full), ("dflash-windows", windows)] {
-        let golden = FormulaGolden::new(name, scratch.path());
-        let folder = folder_of_blocks(&golden.drafter, &keys, scratch.path().join(name));
+fn blocks_of_published_layouts_equal_the_formula() {
+    for (layout, formula, keys) in published_blocks() {
+        let scratch = scratch();
+        let golden = FormulaGolden::new(formula, scratch.path());
+        let folder = scratch.path().join(layout);
+        let folder = folder_of_blocks(&golden.drafter, &keys, folder);
         let error = golden.error_of(&folder, &exact());
-        println!("{name}: NMSE {error:.1e}");
-        assert!(error <= EXACT, "{name}: NMSE {error:.1e}");
+        println!("{layout}: NMSE {error:.1e}");
+        assert!(error <= EXACT, "{layout}: NMSE {error:.1e}");
     }
 }
 
@@ -282,6 +435,32 @@ fn a_head_in_a_folder_drafts_as_its_file_does() {
             "{more:?}: {found:?}"
         );
     }
+}
+
+#[test]
+fn blocks_in_a_folder_with_some_tokens_alone_draft_as_their_file_does() {
+    let scratch = scratch();
+    let set = [
+        ("block_count", "2"),
+        ("target_layers", "1,2,4"),
+        ("block_size", "6"),
+    ];
+    let [target, drafter] = pair("dflash", &set, scratch.path());
+    let tokens: Vec<u32> = (0..120).step_by(2).collect();
+    let copy = scratch.path().join("some.gguf");
+    with_tokens(&drafter, &tokens, &copy);
+    let mut all = stored_blocks(&drafter);
+    leave_tokens(&mut all, &tokens);
+    let config = config_of_blocks(&json!({ "draft_vocab_size": tokens.len() }));
+    let folder = write(&all, &config, scratch.path().join("blocks"));
+    let drafted = |path: &Path| {
+        let mut model = load_with(&target, &Options::plain(256, 64), named(path));
+        read(&mut model, 0, 0, 11);
+        draft(&mut model, 0, 12, 5)
+    };
+    let (expected, found) = (drafted(&copy), drafted(&folder));
+    assert_eq!(found.tokens.len(), 5);
+    assert_eq!(found, expected);
 }
 
 /// Why a drafter in a folder is refused.
@@ -363,4 +542,34 @@ fn windows_without_a_size_and_other_kinds_of_blocks_are_refused() {
     keys["architectures"] = json!(["DFlash2DraftModel"]);
     let error = of("second", keys);
     assert!(error.contains("DFlash2DraftModel"), "{error}");
+}
+
+#[test]
+fn heads_of_blocks_that_compute_something_else_are_refused() {
+    let scratch = scratch();
+    let golden = FormulaGolden::new("dspark", scratch.path());
+    let published = published_blocks();
+    let find = |layout| published.iter().find(|(name, ..)| *name == layout);
+    let (.., keys) = find("DeepSpec").expect("the layout");
+    for (key, value, expected) in [
+        (
+            "markov_head_type",
+            json!("gated"),
+            "markov_head_type == 'vanilla'",
+        ),
+        ("markov_rank", json!(4), "hidden_size + markov_rank"),
+        ("markov_rank", json!(0), "markov_rank > 0"),
+        ("projector_type", json!("domino"), "projector_type"),
+        (
+            "enable_qwen35_gated_q_proj",
+            json!(true),
+            "enable_qwen35_gated_q_proj",
+        ),
+    ] {
+        let mut keys = keys.clone();
+        keys[key] = value;
+        let folder = folder_of_blocks(&golden.drafter, &keys, scratch.path().join(expected));
+        let error = refusal(&golden.target, &folder);
+        assert!(error.contains(expected), "{error}");
+    }
 }

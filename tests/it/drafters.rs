@@ -428,9 +428,16 @@ fn check_formula(name: &str) {
 
 #[test]
 fn heads_and_blocks_over_hidden_states_equal_their_formulas() {
-    ["eagle3", "dflash", "dflash-windows", "dspark"]
-        .into_iter()
-        .for_each(check_formula);
+    [
+        "eagle3",
+        "eagle3-norms",
+        "dflash",
+        "dflash-windows",
+        "dflash-first",
+        "dspark",
+    ]
+    .into_iter()
+    .for_each(check_formula);
 }
 
 /// A copy of a drafter's file whose head has these tokens alone.

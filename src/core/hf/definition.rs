@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value as Json;
+
 use crate::arch::expr::Expr;
 use crate::arch::{SourceFile, Span, Spanned};
 
+use super::json::object;
 use super::rearrange::Pattern;
 
 /// Expressions by name.
@@ -29,8 +32,8 @@ pub(super) struct Map {
     pub(super) endings: BTreeMap<String, Vec<String>>,
     /// Prefixes of all stored names; the first one that the folder has is used.
     pub(super) roots: Vec<String>,
-    /// Object of the configuration whose keys come first.
-    pub(super) nested: Option<String>,
+    /// Objects of the configuration; the keys of the first one that is present come first.
+    pub(super) nested: Vec<String>,
     /// Keys whose value outside the nested object takes precedence over the value in it.
     pub(super) outer: Vec<String>,
     /// Further places of a key, or of all keys of an object.
@@ -74,6 +77,15 @@ impl Map {
         std::iter::successors(Some(self), |map| Some(&map.base.as_ref()?.1))
     }
 
+    /// The first of the nested objects that a configuration has, with its name.
+    pub(super) fn nested_in<'j>(&self, json: &'j Json) -> Option<(&str, &'j Json)> {
+        let mut nested = self.nested.iter();
+        nested.find_map(|name| {
+            let object = object(json, name).filter(|value| value.is_object())?;
+            Some((name.as_str(), object))
+        })
+    }
+
     /// The texts of the maps that it extends, the nearest first.
     pub(super) fn base_sources(&self) -> impl Iterator<Item = &SourceFile> {
         let bases = self.chain().filter_map(|map| map.base.as_ref());
@@ -95,7 +107,7 @@ impl Map {
         if self.roots.is_empty() {
             self.roots.push(String::new());
         }
-        if self.nested.is_none() {
+        if self.nested.is_empty() {
             self.nested.clone_from(&from.nested);
         }
         if self.outer.is_empty() {

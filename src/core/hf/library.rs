@@ -218,10 +218,10 @@ impl Maps {
         let mut found = Vec::new();
         for (_, source) in self.naming(&classes) {
             let map = self.parse(source).map_err(Error::BrokenMap)?;
-            let own = map
-                .nested
-                .as_ref()
-                .map_or(Some(json), |nested| object(json, nested));
+            let own = match map.nested.is_empty() {
+                true => Some(json),
+                false => map.nested_in(json).map(|(_, object)| object),
+            };
             let own = own.and_then(|own| own.get("model_type")?.as_str());
             let is_of_type = map.types.is_empty() || contains(&map.types, own.as_slice());
             if is_of_type && contains(&map.classes, &classes) {
@@ -242,7 +242,7 @@ impl Maps {
     ) -> Result<Option<(&SourceFile, Map)>, Error> {
         for (_, source) in self.naming(&[kind]) {
             let map = self.parse(source).map_err(Error::BrokenMap)?;
-            if contains(&map.classes, &[kind]) && map.nested.as_deref() == Some(object) {
+            if contains(&map.classes, &[kind]) && map.nested == [object] {
                 return Ok(Some((source, map)));
             }
         }

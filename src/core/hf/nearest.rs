@@ -90,8 +90,8 @@ pub fn fits(
     let prefix = prefix_of(&contents.checkpoint, &maps.common().prefixes);
     let mut found = Vec::new();
     for (name, mut map) in maps.of_texts() {
-        if map.nested.is_none() {
-            map.nested.clone_from(&nested);
+        if map.nested.is_empty() {
+            map.nested.extend(nested.clone());
         }
         map.prefixes.extend(prefix.clone());
         // Warnings of a map that is only tried are meaningless for the folder.

@@ -100,8 +100,7 @@ impl<'a> MapReader<'a> {
         map.endings = self.names(&mut fields, "endings");
         map.roots = self.0.any_texts(&mut fields, "roots");
         map.prefixes = self.0.any_texts(&mut fields, "prefixes");
-        let nested = self.0.optional_text(&mut fields, "nested");
-        map.nested = nested.map(|text| text.value);
+        map.nested = self.0.any_texts(&mut fields, "nested");
         map.outer = self.0.any_texts(&mut fields, "outer");
         map.aliases = self.names(&mut fields, "aliases");
         map.defaults = self.defaults(&mut fields);

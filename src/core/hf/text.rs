@@ -53,7 +53,7 @@ pub(super) fn inside<'m>(
         let class = class.unwrap_or("no class");
         format!("its text model `{place}` ({class}) is not supported: no map is for it")
     })?;
-    map.nested = nested.cloned();
+    map.nested = nested.cloned().into_iter().collect();
     map.is_part = nested.is_some();
     map.outer.clone_from(&outer.outer);
     map.parts.splice(0..0, outer.parts.iter().cloned());

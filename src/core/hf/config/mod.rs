@@ -260,7 +260,7 @@ impl<'a> Config<'a> {
 
     /// The nested object, whose keys come first.
     fn nested(&self) -> Option<&'a Json> {
-        object(self.json, self.map.nested.as_deref()?)
+        Some(self.map.nested_in(self.json)?.1)
     }
 
     /// The roots of stored names, in the order in which they are tried.

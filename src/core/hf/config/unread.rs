@@ -48,9 +48,10 @@ impl Config<'_> {
             }
             return unread;
         }
+        let nested = self.map.nested_in(self.json).map(|(name, _)| name);
         for (key, value) in self.json.as_object().into_iter().flatten() {
-            match (value, self.map.nested.as_deref()) {
-                (Json::Object(inner), Some(name)) if name == key => {
+            match value {
+                Json::Object(inner) if nested == Some(key) => {
                     for (key, value) in inner {
                         self.note_unread(key, value, &known, &mut unread);
                     }
