@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: dist check-packages check-processors check-unit check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families perf-vs-peers perf-drafts hop-cost cache-cost goldens head-goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
+.PHONY: dist check-packages check-processors check-unit check-targets help run serve test test-png check fmt lint bench soak malformed schema agents lm-eval hub-cache equiv-test llama-server-suite perf-vs-llama perf-families perf-vs-peers perf-types perf-drafts hop-cost cache-cost goldens head-goldens hf-goldens media-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page drive-proxies kv-events-check metrics-check replicas bindings install
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ perf-vs-peers: ## Measure against llama.cpp and, where IK_LLAMA names the folder
 	    --peer "llama.cpp=$$(scripts/llama_server.sh llama-batched-bench)" \
 	    $(if $(IK_LLAMA),--peer "ik_llama.cpp=$(IK_LLAMA)/llama-batched-bench" \
 	        --peer "ik_llama.cpp with -rtr=$(IK_LLAMA)/llama-batched-bench -rtr") $(PERF)
+
+perf-types: ## Measure decoding against the bandwidth of memory, by type of weights and instruction set: docs/performance-types.md
+	GGML_MARCH=all cargo build --release --target-dir target/every-processor
+	scripts/perf_types.py --bench target/every-processor/release/bench $(PERF)
 
 perf-drafts: ## Measure draft tokens here and in llama-server (LLAMA_SERVER, the PATH, or else built): docs/speculation.md
 	cargo build --release

@@ -1288,6 +1288,9 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
+    pub fn shim_use_tiles(how: ::core::ffi::c_int) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
     pub fn shim_product_in_bf16(product: *mut ggml_tensor);
 }
 #[repr(C)]

@@ -118,6 +118,10 @@ void shim_interleave(int type, int64_t k, const void * rows, int64_t n_rows, voi
 // interleaved. Other operations read the tensor's own data.
 void shim_tensor_set_interleaved(struct ggml_tensor * weight, const void * rows);
 
+// Whether products on the processor use its tile registers (AMX). `how`: -1 as it is, 0 no, 1 where the processor has them, 2 always,
+// for tests that emulate them.
+int shim_use_tiles(int how);
+
 // Has the product of a matrix in a buffer of a CUDA device computed in bf16 with sums in f32, where ggml would compute in f16 with
 // sums in f16: such sums lose digits, and overflow. Nothing changes where a GPU that the backend was built for has no products in bf16.
 void shim_product_in_bf16(struct ggml_tensor * product);

@@ -38,7 +38,7 @@ pub(super) fn long() -> String {
     };
     let features = or(&info.features.join(" "), "none");
     let sets = or(
-        &info.instruction_sets.join(" "),
+        &info.computes_with().join(" "),
         "those of every processor of this kind",
     );
     let here = or(

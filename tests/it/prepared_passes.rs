@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::backends::{all_on_test0, sound};
+use crate::lora;
 use crate::support::server::{Server, with};
 
 fn counted(server: &Server, name: &str) -> u64 {
@@ -166,6 +167,21 @@ fn texts_are_the_same_where_passes_are_launched_ahead() {
         let counts = format!("{cache:?}: {ahead} ahead, {undone} undone");
         assert!(runs_all || ahead > undone, "{counts}");
     }
+}
+
+/// Which pass computes a text with an adapter, and with which scale, is known when the pass begins.
+#[test]
+fn nothing_is_launched_ahead_with_an_adapter() {
+    let (folder, library) = sound();
+    let library = library.display().to_string();
+    let adapter = lora::of_shipped(folder.path(), 0.5);
+    let adapter = adapter.display().to_string();
+    let cache = ["--parallel", "6", "--lora", &adapter];
+    let serve = |lacks| serve(&library, lacks, "0,0,2000", &cache);
+    let expected = texts(&serve("COPY_ASYNC"), greedy_requests());
+    let server = serve("");
+    assert_eq!(texts(&server, greedy_requests()), expected);
+    assert_eq!(counted(&server, "bench_passes_launched_ahead_total"), 0);
 }
 
 /// A completion that runs by itself: all its passes but the first ones begin before the token of the pass before is read.

@@ -12,6 +12,9 @@
 // Columns whose sums fit into the registers together.
 #define LANES_COLUMNS 8
 
+// Columns at most that are multiplied with codes as these are unpacked.
+#define LANES_DIRECT 4
+
 // Codes of 8 bits are unsigned, 128 being zero.
 #define LANES_ZERO 128
 
@@ -27,6 +30,7 @@ MATMUL_INLINE void  lanes_store_any(void * p, lanes a) { _mm512_storeu_si512(p, 
 MATMUL_INLINE lanes lanes_and(lanes a, lanes b) { return _mm512_and_si512(a, b); }
 MATMUL_INLINE lanes lanes_or(lanes a, lanes b) { return _mm512_or_si512(a, b); }
 MATMUL_INLINE lanes lanes_xor(lanes a, lanes b) { return _mm512_xor_si512(a, b); }
+MATMUL_INLINE lanes lanes_add(lanes a, lanes b) { return _mm512_add_epi32(a, b); }
 MATMUL_INLINE lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_epi32(a, b); }
 MATMUL_INLINE lanes lanes_left(lanes a, int n) { return _mm512_slli_epi32(a, n); }
 MATMUL_INLINE lanes lanes_right(lanes a, int n) { return _mm512_srli_epi32(a, n); }
@@ -161,6 +165,8 @@ MATMUL_INLINE void lanes_store_some(float * p, vec a, int n) {
 #define MATMUL_LANES 1
 
 #define LANES_COLUMNS 4
+
+#define LANES_DIRECT 2
 
 // There are functions of their own for products with one column.
 #define MATMUL_ALONE 1

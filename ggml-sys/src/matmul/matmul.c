@@ -82,10 +82,8 @@ static const char * interleaved_rows(const struct matmul_kernel * kernel, const 
 // The function for the product `dst` of `n` columns in all.
 static multiply_fn function_for(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n,
                                 bool is_interleaved) {
-    if (is_interleaved) {
-        return n == 1 ? kernel->multiply_interleaved : kernel->multiply;
-    }
-    return n == 1 && kernel->multiply_alone && !is_invariant(dst) ? kernel->multiply_alone : kernel->multiply;
+    const bool is_alone = n == 1 && !is_interleaved && kernel->multiply_alone && !is_invariant(dst);
+    return is_alone ? kernel->multiply_alone : kernel->multiply;
 }
 
 // ggml's function for one element, so that it is called in the same way for every element.

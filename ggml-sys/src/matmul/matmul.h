@@ -51,8 +51,6 @@ struct matmul_kernel {
     multiply_fn multiply_alone;
     // How rows of these weights are interleaved (interleave.h); NULL: they are not.
     const struct word_layout * layout;
-    // One column with interleaved rows: the bits of `multiply`.
-    multiply_fn multiply_interleaved;
 };
 
 // The kernel for a type of weights; NULL where there is none.

@@ -10,6 +10,7 @@
 #include "ggml-common.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #define INTERLEAVED_AHEAD 4096 // bytes from interleaved weights to those that are prefetched meanwhile
 #define PACK_ROWS 16
@@ -151,11 +152,12 @@ struct target {
     struct coming   coming;
     int             block_codes; // lanes of codes in a block
     int             block_bytes; // of 16 rows
-    // Where codes of one block are multiplied with a column in place of being stored: the sums of their groups, lanes
-    // of a group, and the column.
-    struct lanes_sum * dots;
+    // Where codes of one block are multiplied with columns in place of being stored: the sums of their groups for each
+    // column, lanes of a group, and the columns.
+    struct lanes_sum (*dots)[QK_K / 16];
     int             quads, bits;
-    const int8_t *  column;
+    int             n_columns;
+    const int8_t * const * columns;
 };
 
 // Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
@@ -164,7 +166,9 @@ struct target {
 MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
     const int block = at / t.block_codes, part = at % t.block_codes;
     if (t.dots) {
-        lanes_add_product(t.bits, part % t.quads, &t.dots[part / t.quads], v, t.column + 4 * part);
+        UNROLL for (int i = 0; i < t.n_columns; i++) {
+            lanes_add_product(t.bits, part % t.quads, &t.dots[i][part / t.quads], v, t.columns[i] + 4 * part);
+        }
     } else {
         lanes_store(t.out->codes[at], v);
     }
@@ -186,55 +190,85 @@ typedef void (*unpack_fn)(const struct source s, int n, const struct target t);
 
 MATMUL_INLINE struct target target_of(const struct pack_format f, const struct word_layout layout, struct coming coming,
                                       struct packed * out) {
-    return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, NULL };
+    return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, 0, NULL };
 }
 
-// Interleaved rows times one column, with the bits of multiply_tile (quant.c): codes are multiplied as they are unpacked.
-MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const struct pack_format f,
-                                        const struct word_layout layout, unpack_fn unpack) {
+// Adds to a column's sums the products of group `g` of the weights with it: `acc` is the sum, `part` that of the block of the
+// column before its scale.
+MATMUL_INLINE void add_group(const struct pack_format f, const struct packed * w, int g, const struct column_view * c, lanes dot,
+                             vec * acc, vec * part) {
+    const vec value = lanes_float(dot), scale = vec_load(w->scales[g]);
+    vec * to = f.groups == 1 ? acc : part;
+    *to = vec_fma(value, f.groups == 1 ? vec_mul(scale, vec_set(c->scales[g])) : scale, *to);
+    if (f.mins) {
+        float sum;
+        memcpy(&sum, &c->sums[g], 4);
+        *to = vec_fma(vec_load(w->mins[g]), vec_set(sum), *to);
+    }
+    if (f.groups > 1 && g % f.groups == f.groups - 1) {
+        *acc  = vec_fma(*part, vec_set(c->scales[g / f.groups]), *acc);
+        *part = vec_set(0.0f);
+    }
+}
+
+// Interleaved rows times C columns, with the bits of multiply_tile (quant.c): codes are multiplied as they are unpacked.
+MATMUL_INLINE void multiply_unpacked(const int C, const struct matmul_job * job, const struct pack_format f,
+                                     const struct word_layout layout, unpack_fn unpack) {
     const int64_t blocks = job->k / f.block;
+    const size_t  bytes  = words_of(layout) * 4 * PACK_ROWS;
+    const int     groups = f.block / f.group;
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
         const char * loose = job->rows + (size_t) row * job->row_stride;
         const char * words = loose + (size_t) blocks * loose_bytes(layout);
-        struct column_view c = view_column(job, 0, 0, f.groups * f.group, f.group);
-        const size_t bytes = words_of(layout) * 4 * PACK_ROWS;
-        const int groups = f.block / f.group;
-        vec sum = vec_set(0.0f);
+        struct column_view c[LANES_DIRECT];
+        vec sum[LANES_DIRECT];
+        UNROLL for (int i = 0; i < C; i++) {
+            c[i]   = view_column(job, i, 0, f.groups * f.group, f.group);
+            sum[i] = vec_set(0.0f);
+        }
         for (int64_t b = 0; b < blocks; b++) {
             struct packed w;
-            struct lanes_sum dots[QK_K / 16];
-            UNROLL for (int g = 0; g < groups; g++) {
-                dots[g].all = lanes_set(f.mins ? 0 : c.sums[g]);
+            struct lanes_sum dots[LANES_DIRECT][QK_K / 16];
+            const int8_t * columns[LANES_DIRECT];
+            UNROLL for (int i = 0; i < C; i++) {
+                columns[i] = c[i].codes;
+                UNROLL for (int g = 0; g < groups; g++) {
+                    dots[i][g].all = lanes_set(f.mins ? 0 : c[i].sums[g]);
+                }
             }
             struct target t = target_of(f, layout, (struct coming) { words + INTERLEAVED_AHEAD, NULL }, &w);
-            t.dots   = dots;
-            t.column = c.codes;
+            t.dots      = dots;
+            t.n_columns = C;
+            t.columns   = columns;
             unpack((struct source) { true, layout, NULL, loose, words }, f.block, t);
-            vec part = vec_set(0.0f);
-            UNROLL for (int g = 0; g < groups; g++) {
-                const vec value = lanes_float(dots[g].all), scale = vec_load(w.scales[g]);
-                if (f.groups == 1) {
-                    sum = vec_fma(value, vec_mul(scale, vec_set(c.scales[g])), sum);
-                } else {
-                    part = vec_fma(value, scale, part);
+            UNROLL for (int i = 0; i < C; i++) {
+                vec part = vec_set(0.0f);
+                UNROLL for (int g = 0; g < groups; g++) {
+                    add_group(f, &w, g, &c[i], dots[i][g].all, &sum[i], &part);
                 }
-                if (f.mins) {
-                    float column_sum;
-                    memcpy(&column_sum, &c.sums[g], 4);
-                    vec * to = f.groups == 1 ? &sum : &part;
-                    *to = vec_fma(vec_load(w.mins[g]), vec_set(column_sum), *to);
-                }
+                c[i].codes  += f.block;
+                c[i].scales += f.groups == 1 ? groups : 1;
+                c[i].sums   += groups;
             }
-            if (f.groups > 1) {
-                sum = vec_fma(part, vec_set(c.scales[0]), sum);
-            }
-            loose    += loose_bytes(layout);
-            words    += bytes;
-            c.codes  += f.block;
-            c.scales += f.groups == 1 ? groups : 1;
-            c.sums   += groups;
+            loose += loose_bytes(layout);
+            words += bytes;
         }
-        vec_store(c.out + row, sum);
+        UNROLL for (int i = 0; i < C; i++) {
+            vec_store(c[i].out + row, sum[i]);
+        }
+    }
+}
+
+// Interleaved rows times at most LANES_DIRECT columns.
+MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const struct pack_format f,
+                                        const struct word_layout layout, unpack_fn unpack) {
+    switch (job->n_columns) {
+        case 1: multiply_unpacked(1, job, f, layout, unpack); break;
+        case 2: multiply_unpacked(2, job, f, layout, unpack); break;
+#if LANES_DIRECT > 2
+        case 3: multiply_unpacked(3, job, f, layout, unpack); break;
+        default: multiply_unpacked(4, job, f, layout, unpack); break;
+#endif
     }
 }
 

@@ -3,6 +3,8 @@
 
 #include "columns.h"
 #include "packed.h"
+#include "shim.h"
+#include "tiles.h"
 
 #include <string.h>
 
@@ -80,26 +82,8 @@ MATMUL_INLINE void multiply_tile(const int C, const struct pack_format f, const 
             y[i]   = c[i].codes + g * f.group;
         }
         lanes_add_products(C, f.group / 4, f.bits, w->codes + g * (f.group / 4), y, dot);
-        const vec scale = vec_load(w->scales[g]);
         for (int i = 0; i < C; i++) {
-            const vec value = lanes_float(dot[i]);
-            if (f.groups == 1) {
-                acc[i] = vec_fma(value, vec_mul(scale, vec_set(c[i].scales[g])), acc[i]);
-            } else {
-                part[i] = vec_fma(value, scale, part[i]);
-            }
-            if (f.mins) {
-                float sum;
-                memcpy(&sum, &c[i].sums[g], 4);
-                vec * to = f.groups == 1 ? &acc[i] : &part[i];
-                *to = vec_fma(vec_load(w->mins[g]), vec_set(sum), *to);
-            }
-        }
-        if (f.groups > 1 && g % f.groups == f.groups - 1) {
-            for (int i = 0; i < C; i++) {
-                acc[i]  = vec_fma(part[i], vec_set(c[i].scales[g / f.groups]), acc[i]);
-                part[i] = vec_set(0.0f);
-            }
+            add_group(f, w, g, &c[i], dot[i], &acc[i], &part[i]);
         }
     }
     for (int i = 0; i < C; i++) {
@@ -107,11 +91,61 @@ MATMUL_INLINE void multiply_tile(const int C, const struct pack_format f, const 
     }
 }
 
+#ifdef MATMUL_TILES
+// The same of 16 columns, whose codes are `stride` bytes apart.
+MATMUL_INLINE void multiply_tiles(const struct pack_format f, const struct packed * w, int n, const struct column_view * c,
+                                  size_t stride, int n_rows, bool fresh) {
+    _Alignas(64) tile_sums sums;
+    const int groups = n / f.group;
+    for (int first = 0; first < groups; first += TILE_GROUPS) {
+        const int run = groups - first < TILE_GROUPS ? groups - first : TILE_GROUPS;
+        tiles_multiply(f.group, run, w->codes + first * (f.group / 4), c[0].codes + first * f.group, stride, sums);
+        for (int i = 0; i < TILE_COLUMNS; i++) {
+            vec acc  = fresh && first == 0 ? vec_set(0.0f) : lanes_load_some(c[i].out, n_rows);
+            vec part = vec_set(0.0f);
+            for (int g = 0; g < run; g++) {
+                lanes dot = lanes_load(sums[g][i]);
+                if (!f.mins) {
+                    dot = lanes_add(dot, lanes_set(c[i].sums[first + g]));
+                }
+                add_group(f, w, first + g, &c[i], dot, &acc, &part);
+            }
+            lanes_store_some(c[i].out, acc, n_rows);
+        }
+    }
+}
+
+// Bytes from each column to the next, if that is the same for all; else 0.
+MATMUL_INLINE size_t stride_of(const struct matmul_job * job) {
+    const size_t stride = (size_t) (job->columns[1] - job->columns[0]);
+    for (int i = 2; i < job->n_columns; i++) {
+        if ((size_t) (job->columns[i] - job->columns[i - 1]) != stride) {
+            return 0;
+        }
+    }
+    return stride;
+}
+#endif
+
+// `stride`: bytes from each column to the next, where tiles multiply; else 0.
 MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct pack_format f,
-                                    const struct packed * w, int row, int64_t done, int n) {
+                                    const struct packed * w, int row, int64_t done, int n, size_t stride) {
     const int left = job->n_rows - row;
     const int rows = left < PACK_ROWS ? left : PACK_ROWS;
-    for (int first = 0; first < job->n_columns; first += LANES_COLUMNS) {
+    int first = 0;
+#ifdef MATMUL_TILES
+    for (; stride && job->n_columns - first >= TILE_COLUMNS; first += TILE_COLUMNS) {
+        struct column_view c[TILE_COLUMNS];
+        for (int i = 0; i < TILE_COLUMNS; i++) {
+            c[i] = view_column(job, first + i, done, f.groups * f.group, f.group);
+            c[i].out += row;
+        }
+        multiply_tiles(f, w, n, c, stride, rows, done == 0);
+    }
+#else
+    (void) stride;
+#endif
+    for (; first < job->n_columns; first += LANES_COLUMNS) {
         const int rest  = job->n_columns - first;
         const int count = rest < LANES_COLUMNS ? rest : LANES_COLUMNS;
         struct column_view c[LANES_COLUMNS];
@@ -139,9 +173,20 @@ MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct 
 MATMUL_INLINE int part_of(const struct matmul_job * job) { return job->n_columns <= 8 ? 256 : PACK_K; }
 
 MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct pack_format f,
-                                   const struct word_layout layout, pack_fn pack, pack_interleaved_fn pack_interleaved) {
+                                   const struct word_layout layout, pack_fn pack, pack_interleaved_fn pack_interleaved,
+                                   multiply_fn multiply_interleaved) {
+    if (job->is_interleaved && job->n_columns <= LANES_DIRECT) {
+        multiply_interleaved(job);
+        return;
+    }
     _Alignas(64) struct packed w;
     const int part = part_of(job);
+    size_t stride = 0; // of columns that tiles multiply
+#ifdef MATMUL_TILES
+    if (job->n_columns >= TILE_COLUMNS && tiles_are_there() && (stride = stride_of(job)) != 0) {
+        tiles_begin(f.group);
+    }
+#endif
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
         const char * base = job->rows + (size_t) row * job->row_stride;
         const char * words = base + (size_t) (job->k / f.block) * loose_bytes(layout);
@@ -161,9 +206,14 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
                 }
                 pack(rows, n, coming, &w);
             }
-            multiply_columns(job, f, &w, row, done, n);
+            multiply_columns(job, f, &w, row, done, n, stride);
         }
     }
+#ifdef MATMUL_TILES
+    if (stride) {
+        tiles_end();
+    }
+#endif
 }
 
 #ifdef MATMUL_ALONE
@@ -179,10 +229,11 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         from_q8_0(x, first, last, k, y, format_##name.zero);                                                  \
     }                                                                                                \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name,                      \
+                        multiply_interleaved_##name);                                                                \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, alone, &layout_##name, multiply_interleaved_##name \
+        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, alone, &layout_##name \
     };
 
 #define KERNEL_Q8_1(name)                                                          \
@@ -191,10 +242,11 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         from_q8_1(x, first, last, k, y);                                                             \
     }                                                                                                \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name,                      \
+                        multiply_interleaved_##name);                                                                \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name, multiply_interleaved_##name \
+        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name \
     };
 
 #define KERNEL_Q8_K(name)                             \
@@ -203,10 +255,11 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         from_q8_K(x, first, last, k, y, format_##name.group, format_##name.mins, format_##name.zero);                                \
     }                                                                                                \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name);                        \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name,                      \
+                        multiply_interleaved_##name);                                                                \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name, multiply_interleaved_##name \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name \
     };
 
 KERNEL_Q8_0(q8_0, LANES_ALONE(q8_0))
@@ -245,4 +298,24 @@ const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     return NULL;
 }
 
+#endif
+
+#ifdef MATMUL_TILES
+int shim_use_tiles(int how) {
+    if (how == 0) {
+        tiles_state = TILES_UNUSED;
+    } else if (how > 0) {
+        tiles_state = TILES_UNKNOWN;
+    }
+    const bool has = tiles_are_there();
+    if (how == 2) {
+        tiles_state = TILES_USED;
+    }
+    return has || how == 2;
+}
+#else
+int shim_use_tiles(int how) {
+    (void) how;
+    return 0;
+}
 #endif

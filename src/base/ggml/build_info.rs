@@ -31,9 +31,16 @@ pub struct BuildInfo {
     pub march: &'static str,
     /// The instruction sets that its computations use, besides those that every processor of the kind has.
     pub instruction_sets: Vec<&'static str>,
+    /// Those that it uses because this machine's processor has them, whatever it was compiled for.
+    pub optional_sets: Vec<&'static str>,
 }
 
 impl BuildInfo {
+    /// All instruction sets that computations use.
+    pub fn computes_with(&self) -> Vec<&'static str> {
+        [&self.instruction_sets[..], &self.optional_sets].concat()
+    }
+
     /// The version, and the commit where it is known.
     pub fn version_text(&self) -> String {
         match self.commit {
@@ -70,6 +77,11 @@ pub fn build_info() -> BuildInfo {
             .unwrap_or_default(),
         marches,
         instruction_sets: known.filter(|name| compiled.contains(name)).collect(),
+        // SAFETY: the function asks the processor and the system.
+        optional_sets: match unsafe { sys::shim_use_tiles(-1) } {
+            0 => Vec::new(),
+            _ => vec!["amx-int8"],
+        },
     }
 }
 

@@ -347,7 +347,7 @@ impl MetricsPage {
             ("ggml", info.ggml.to_owned()),
             ("target", info.target.to_owned()),
             ("features", info.features.join(" ")),
-            ("instruction_sets", info.instruction_sets.join(" ")),
+            ("instruction_sets", info.computes_with().join(" ")),
         ];
         let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", label(&value)));
         self.number("bench_build_info", &labels.join(","), 1);

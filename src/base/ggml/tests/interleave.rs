@@ -6,17 +6,17 @@ use super::{BEFORE, in_file, result};
 use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, *};
 
-const TYPES: &[TensorType] = &[
+pub(super) const TYPES: &[TensorType] = &[
     Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
 ];
 
 /// A matrix in a file.
-struct Matrix {
-    tensor: Tensor,
+pub(super) struct Matrix {
+    pub(super) tensor: Tensor,
     rows: RowsInFile,
 }
 
-fn matrix(arena: &Arena, ty: TensorType, shape: [u64; 4], seed: u32) -> Matrix {
+pub(super) fn matrix(arena: &Arena, ty: TensorType, shape: [u64; 4], seed: u32) -> Matrix {
     let n = shape.iter().product::<u64>() as usize;
     let bytes = quantize(&values(n, seed), shape[0] as usize, ty).expect("a type with a maker");
     let file = FileBytes::Static([&[0; BEFORE], &bytes[..]].concat().leak());
@@ -31,7 +31,7 @@ fn matrix(arena: &Arena, ty: TensorType, shape: [u64; 4], seed: u32) -> Matrix {
 }
 
 impl Matrix {
-    fn interleave(&self) -> InterleavedRows {
+    pub(super) fn interleave(&self) -> InterleavedRows {
         let rows = InterleavedRows::of(std::slice::from_ref(&self.rows), |_| {});
         let rows = rows.expect("there is memory").remove(0);
         self.tensor.use_interleaved(&rows).expect("its own rows");
@@ -39,7 +39,7 @@ impl Matrix {
     }
 
     /// Products of a view of the rows from `first` on with `n` columns.
-    fn product(&self, first: u64, n: usize, threads: usize) -> Vec<f32> {
+    pub(super) fn product(&self, first: u64, n: usize, threads: usize) -> Vec<f32> {
         let [k, m, ..] = self.tensor.shape();
         let mut g = Graph::new(16, 8).expect("a small graph");
         let strides = self.tensor.strides();
@@ -67,7 +67,14 @@ fn interleaved_rows_give_the_same_bits() {
             let arena = Arena::new(1, 0).expect("small");
             let matrix = matrix(&arena, ty, [k, 48, 1, 1], k as u32);
             // Whole tiles, part of one, and columns that are multiplied alone, some at a time, and in parts.
-            let cases = [(0, 2, 1), (16, 3, 2), (32, 9, 1), (8, 2, 2), (0, 130, 2)];
+            let cases = [
+                (0, 2, 1),
+                (16, 3, 2),
+                (0, 4, 1),
+                (32, 9, 1),
+                (8, 2, 2),
+                (0, 130, 2),
+            ];
             let products = || cases.map(|(first, n, threads)| matrix.product(first, n, threads));
             let before = products();
             let alone = matrix.product(0, 1, 1);
@@ -77,9 +84,10 @@ fn interleaved_rows_give_the_same_bits() {
             }
             let _rows = matrix.interleave();
             assert!(before == products(), "{ty}, rows of {k}");
-            // The first column of two, of which each has the bits that it has alone.
-            let two = matrix.product(0, 2, 1);
+            // The first column of many, of which each has the bits that it has alone.
+            let [two, many] = [2, 130].map(|n| matrix.product(0, n, 1));
             assert_eq!(matrix.product(0, 1, 2)[..], two[..48], "{ty}, rows of {k}");
+            assert_eq!(many[..48], two[..48], "{ty}, rows of {k}");
             let near = alone.iter().zip(&two).all(|(a, b)| (a - b).abs() < 1e-3);
             assert!(near, "{ty}, rows of {k}");
         }

@@ -2,6 +2,8 @@
 
 mod interleave;
 mod matmul;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod tiles;
 
 use super::*;
 use crate::weights::FileBytes;
