@@ -1220,6 +1220,9 @@ unsafe extern "C" {
     ) -> bool;
 }
 unsafe extern "C" {
+    pub fn shim_sched_inputs_read_elsewhere(sched: ggml_backend_sched_t) -> u64;
+}
+unsafe extern "C" {
     pub fn shim_sched_renew(sched: ggml_backend_sched_t);
 }
 unsafe extern "C" {

@@ -28,3 +28,17 @@ void shim_sched_renew(ggml_backend_sched_t sched) {
         sched->splits[i].graph.uid = ggml_graph_next_uid();
     }
 }
+
+uint64_t shim_sched_inputs_read_elsewhere(ggml_backend_sched_t sched) {
+    uint64_t backends = 0;
+    for (int i = 0; i < sched->n_splits; i++) {
+        const struct ggml_backend_sched_split * split = &sched->splits[i];
+        for (int j = 0; j < split->n_inputs; j++) {
+            const int id = (split->inputs[j]->flags & GGML_TENSOR_FLAG_INPUT) ? tensor_backend_id(split->inputs[j]) : -1;
+            if (id >= 0 && id != split->backend_id) {
+                backends |= UINT64_C(1) << id;
+            }
+        }
+    }
+    return backends;
+}

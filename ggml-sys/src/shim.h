@@ -69,6 +69,9 @@ enum ggml_status shim_graph_compute_range(ggml_backend_t backend, struct ggml_cg
 // Allocates a graph on a scheduler that has none, in the memory of another scheduler of the same backends. That memory
 // grows where it is too small; graphs that had places in it then have none. False if there is not enough.
 bool shim_sched_alloc_graph_in(ggml_backend_sched_t sched, ggml_backend_sched_t memory, struct ggml_cgraph * graph);
+// The backends with inputs of the graph on a scheduler that another backend reads too, a bit for each in the order of the scheduler.
+// The scheduler copies such an input at once, whether or not its own backend has what was sent to it.
+uint64_t shim_sched_inputs_read_elsewhere(ggml_backend_sched_t sched);
 // Has backends compare the nodes of the graph on a scheduler with what they know of it: some have changed.
 void shim_sched_renew(ggml_backend_sched_t sched);
 

@@ -10,6 +10,7 @@ use super::device::Device;
 use super::error::{Error, fault};
 use super::executor::Executor;
 use super::host::HostNumbers;
+use super::ops::Graph;
 use super::scheduler::{Backend, Event};
 
 /// Results that devices copy to host memory while the host goes on.
@@ -152,7 +153,9 @@ impl Executor {
         let is_alike = from.ty() == to.ty() && from.shape() == to.shape();
         // SAFETY: the backend is alive.
         let copies = || unsafe { sys::shim_backend_copies_async(backend.0.as_ptr()) };
+        let is_read_here = |graph: &Graph| graph.read_elsewhere.get() == 0;
         self.runs_ahead()
+            && self.graph().is_some_and(is_read_here)
             && [from, to].iter().all(|of| {
                 let n = of.elements() as usize * of.ty().block_bytes() as usize;
                 self.check("feed", of, n, 1).is_ok()

@@ -491,6 +491,11 @@ impl Executor {
             graph
                 .n_copies
                 .set(copies.difference(&sources).count() as u64);
+            if let Some(own) = graph.scheduler().get() {
+                // SAFETY: the graph is allocated on its scheduler.
+                let elsewhere = unsafe { sys::shim_sched_inputs_read_elsewhere(own.as_ptr()) };
+                graph.read_elsewhere.set(elsewhere);
+            }
         }
         self.run_costs = RunCosts {
             n_ops: graph.n_ops() as u64,
@@ -573,7 +578,13 @@ impl Executor {
             self.n_changes += 1;
             return super::plain::run(graph);
         }
+        let elsewhere = graph.read_elsewhere.get();
         self.send_inputs(None);
+        for at in (0..self.inputs.len()).filter(|at| elsewhere >> at & 1 == 1) {
+            // SAFETY: the backend is alive.
+            unsafe { sys::ggml_backend_synchronize(self.backends[at].0.as_ptr()) };
+            self.count(|counts| counts.n_waits += 1);
+        }
         self.begin()
     }
 

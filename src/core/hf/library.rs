@@ -9,7 +9,6 @@ use crate::arch::expr::Value;
 use crate::arch::{Diagnostic, Diagnostics, Library, LibraryError, SourceFile, Spanned, nearest};
 
 use super::definition::Map;
-use super::json::object;
 use super::missing::missing_feature_of;
 use super::parameters::key_of;
 use super::{CONFIG, Error, read};

@@ -36,6 +36,8 @@ pub struct Graph {
     scheduler: OnceCell<Scheduler>,
     /// Values that pass from one device to another.
     pub(in crate::ggml) n_copies: Cell<u64>,
+    /// The devices with inputs that another one reads too, a bit for each.
+    pub(in crate::ggml) read_elsewhere: Cell<u64>,
     /// How often the executor had waited when the graph was launched last.
     pub(in crate::ggml) launched_in: Cell<Option<u64>>,
     /// The views that can be moved.
@@ -61,6 +63,7 @@ impl Graph {
             scratch: Cell::default(),
             scheduler: OnceCell::new(),
             n_copies: Cell::new(0),
+            read_elsewhere: Cell::new(0),
             launched_in: Cell::new(None),
             movable: RefCell::default(),
         })

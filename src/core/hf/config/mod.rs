@@ -14,7 +14,7 @@ use crate::arch::fits_pattern;
 use lab_base::weights::safetensors::{Checkpoint, StoredTensor};
 
 use super::definition::Map;
-use super::json::{at, convert, is_same, object, shown};
+use super::json::{at, convert, is_same, shown};
 
 mod unread;
 
