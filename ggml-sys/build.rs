@@ -37,16 +37,18 @@ const OWN_CPU_C_FILES: &[&str] = &[
     "src/sort.c",
     "src/convolve.c",
     "src/gelu.c",
+    "src/multiply.c",
     "src/barrier.c",
     "src/instruction_sets.c",
 ];
 
 /// Compiled separately, with ggml's `ggml-cpu.c` in it: that calls functions of this project in place of ggml's.
 const DISPATCH_FILE: &str = "src/dispatch.c";
-/// Sorts whose order is total (`src/sort.c`).
+/// Sorts whose order is total (`src/sort.c`), and a product (`src/multiply.c`).
 const REPLACED: &[(&str, &str)] = &[
     ("ggml_compute_forward_argsort", "sort_rows"),
     ("ggml_compute_forward_top_k", "select_rows"),
+    ("ggml_compute_forward_mul", "multiply_elements"),
 ];
 /// Matrix products, where ggml has these helpers: the products call them (`ggml-cpu/tiled/`) for types that they have no
 /// kernels for.

@@ -427,6 +427,48 @@ fn a_graph_is_loaded_again_as_long_as_it_has_its_memory() {
 }
 
 #[test]
+fn rows_are_multiplied_with_their_numbers() {
+    for (shape, of_factors, threads) in [
+        ([7, 5, 3, 2], [1, 5, 3, 2], 2),
+        ([64, 8, 3, 1], [1, 8, 1, 1], 3),
+        ([33, 4, 2, 1], [1, 1, 2, 1], 1),
+        ([16, 2, 1, 1], [16, 1, 1, 1], 2),
+    ] {
+        let g = graph();
+        let x = tensor(&g, F32, &shape);
+        let factors = tensor(&g, F32, &of_factors);
+        let y = g.mul(&x, &factors).expect("shapes fit");
+        let mut executor = loaded(g, &[&y], threads);
+        let values =
+            |n: u64| -> Vec<f32> { (0..n).map(|i| (i * 37 % 101) as f32 - 50.5).collect() };
+        let (a, b) = (
+            values(shape.iter().product()),
+            values(of_factors.iter().product()),
+        );
+        put(&mut executor, &x, &a);
+        put(&mut executor, &factors, &b);
+        executor.run().expect("it runs");
+        let expected = (0..a.len() as u64).map(|i| {
+            let mut rest = i;
+            let mut at = 0;
+            let mut stride = 1;
+            for (n, m) in shape.iter().zip(&of_factors) {
+                at += rest % n % m * stride;
+                stride *= m;
+                rest /= n;
+            }
+            a[i as usize] * b[at as usize]
+        });
+        let expected: Vec<f32> = expected.collect();
+        assert_eq!(
+            result::<f32>(&executor, &y),
+            expected,
+            "{shape:?} by {of_factors:?}"
+        );
+    }
+}
+
+#[test]
 fn heads_that_are_carried_along_time_fit_together() {
     let g = graph();
     let heads = |d: u64, n: u64| tensor(&g, F32, &[d, 2, n]);

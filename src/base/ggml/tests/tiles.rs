@@ -87,9 +87,10 @@ const PLACES: [i32; 16] = [
 /// # Safety
 /// `context` is that of a signal, and the instruction's memory is the thread's.
 unsafe fn emulate(context: *mut libc::ucontext_t) {
-    // SAFETY: the caller's. An instruction has at most 15 bytes, and code follows.
+    // SAFETY: the caller's.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     let at = registers[libc::REG_RIP as usize] as *const u8;
+    // SAFETY: an instruction has at most 15 bytes, and code follows.
     let code = unsafe { std::slice::from_raw_parts(at, 15) };
     // A prefix of three bytes for the second map of opcodes, with vectors of 128 bits.
     assert!(
@@ -241,7 +242,7 @@ fn products_by_tiles_have_the_bits_of_those_by_vectors() {
         return;
     }
     if !use_tiles(2) {
-        println!("this processor has no vectors that belong to tiles");
+        // The processor has no vectors that belong to tiles.
         return;
     }
     let has_tiles = use_tiles(1);
