@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define INTERLEAVED_AHEAD 4096 // bytes from interleaved weights to those that are prefetched meanwhile
+#define INTERLEAVED_AHEAD 32768 // bytes from interleaved weights to those that are prefetched meanwhile
 #define PACK_ROWS 16
 #define PACK_K    1024 // terms that are unpacked at a time; a multiple of every block
 
@@ -161,8 +161,9 @@ struct target {
 };
 
 // Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
-// side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). Many
-// prefetches at once would stall, hence the fence: compilers would gather them.
+// side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). They come into the second
+// cache: the first one waits for few lines at a time, too few for the latency of memory. Many prefetches at once would
+// stall, hence the fence: compilers would gather them.
 MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
     const int block = at / t.block_codes, part = at % t.block_codes;
     if (t.dots) {
@@ -176,7 +177,7 @@ MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
     const int to   = (t.block_bytes * (part + 1) / t.block_codes + 63) / 64;
     UNROLL for (int line = from; line < to; line++) {
         const size_t offset = (size_t) block * t.block_bytes + 64 * line;
-        _mm_prefetch(t.coming.next + offset, _MM_HINT_T0);
+        _mm_prefetch(t.coming.next + offset, _MM_HINT_T1);
         if (t.coming.later) {
             _mm_prefetch(t.coming.later + offset, _MM_HINT_T1);
         }
