@@ -114,11 +114,13 @@ def measured(args, model, depth, sequences):
     return out
 
 
-HEAD = "| model | type | case | other | bench, tokens/s | other, tokens/s | ratio | measured |"
+HEAD = "| model | type | case | other | bench, tokens/s | other, tokens/s | ratio | measured | machine |"
 
 
 def key(line):
-    return tuple(cell.strip() for cell in line.split("|")[1:5])
+    """What a row is about: model, type, case, program, machine."""
+    cells = [cell.strip() for cell in line.split("|")]
+    return (*cells[1:5], cells[-2])
 
 
 def page(args, rows, versions):
@@ -129,17 +131,18 @@ Speeds and ratios are medians; the range of the ratios is in brackets. The ratio
 llama-quantize made the files. All use flash attention, an f16 KV cache and one thread for each core. "Decode at 4096" is one sequence with 4096
 tokens in the cache; "8 sequences" have 512 tokens each. The models are those of [performance-families.md](performance-families.md); `shallow` is
 `dense` with 6 layers.
-The last column has the day and the commit.
+"Measured" has the day and the commit. Rows of other machines stay as they are.
 
 {HEAD}
-|---|---|---|---|--:|--:|--:|---|
+|---|---|---|---|--:|--:|--:|---|---|
 {chr(10).join(rows.values())}
 
 ## How
 
+The programs of the last measurement, on {processor()}:
+
 | | |
 |---|---|
-| machine | {processor()} |
 {chr(10).join(f"| {name} | {version} |" for name, version in versions.items())}
 """
 
@@ -181,7 +184,7 @@ def main():
                                 continue
                             text = cell if isinstance(cell, str) else "{:.4g} | {:.4g} | {:.2f} ({:.2f}–{:.2f})".format(*cell)
                             text = f"| | fails: {text}" if isinstance(cell, str) else text
-                            line = f"| {name} | {ty} | {what} | {peer} | {text} | {when} |"
+                            line = f"| {name} | {ty} | {what} | {peer} | {text} | {when} | {processor()} |"
                             rows[key(line)] = line
                             print(line, flush=True)
                     path.write_text(page(args, rows, versions), "utf-8")
