@@ -117,7 +117,7 @@ perf-vs-peers: ## Measure against llama.cpp and, where IK_LLAMA names the folder
 
 perf-types: ## Measure decoding against the bandwidth of memory, by type of weights and instruction set: docs/performance-types.md
 	GGML_MARCH=all cargo build --release --target-dir target/every-processor
-	scripts/perf_types.py --bench target/every-processor/release/bench $(PERF)
+	scripts/perf_types.py --bench target/every-processor/release/bench --march ,x86-64-v3 $(PERF)
 
 perf-drafts: ## Measure draft tokens here and in llama-server (LLAMA_SERVER, the PATH, or else built): docs/speculation.md
 	cargo build --release

@@ -2,7 +2,7 @@
 """Measures how much of the memory's bandwidth decoding reads, by type of weights: docs/performance-types.md.
 
 Models of random weights are made by `bench synth` and `bench convert`. A token reads all weights of `dense`, and those of the experts that
-it uses of `experts`. The bandwidth is what `bench perf` measures before and after it decodes: all threads read memory in order. The instruction
+it uses of `experts`. The bandwidth is what `bench perf` measures. The instruction
 sets of a program that has several (`GGML_MARCH=all`) are measured one after another with --march. Each figure is the median of the rounds.
 Rows that are not measured stay as they are. Standard library only.
 """
@@ -20,7 +20,7 @@ from perf_families import made, processor
 
 TYPES = "f16,bf16,q8_0,q6_k,q5_k_s,q4_k_s,q4_0,iq4_xs,iq4_nl,mxfp4"
 N_ANSWER = 32
-HEAD = "| model | type | computes with | decode, tokens/s | read, GB/s | share of the bandwidth | measured |"
+HEAD = "| model | type | computes with | decode, tokens/s | read, GB/s | share of the bandwidth | measured | machine |"
 
 
 def parse():
@@ -63,15 +63,15 @@ processor's caches hold a part of the weights. The types are those of `bench con
 [performance-families.md](performance-families.md), with random weights.
 
 {HEAD}
-|---|---|---|--:|--:|--:|---|
+|---|---|---|--:|--:|--:|---|---|
 {chr(10).join(rows.values())}
-
-Machine: {processor()}.
 """
 
 
 def key(line):
-    return tuple(cell.strip() for cell in line.split("|")[1:4])
+    """What a row is about: model, type, instruction set, machine."""
+    cells = [cell.strip() for cell in line.split("|")]
+    return (*cells[1:4], cells[-2])
 
 
 def main():
@@ -88,7 +88,7 @@ def main():
             for march in args.march.split(","):
                 found = [measured(args, model, march) for _ in range(args.rounds)]
                 speed, read, share = (statistics.median(values) for values in list(zip(*found))[:3])
-                line = f"| {name} | {ty} | {found[0][3]} | {speed:.4g} | {read:.3g} | {share:.2f} | {datetime.date.today().isoformat()} |"
+                line = f"| {name} | {ty} | {found[0][3]} | {speed:.4g} | {read:.3g} | {share:.2f} | {datetime.date.today().isoformat()} | {processor()} |"
                 rows[key(line)] = line
                 print(line, flush=True)
                 path.write_text(page(rows), "utf-8")
