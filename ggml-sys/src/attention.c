@@ -79,6 +79,7 @@ struct scratch {
 struct work {
     int64_t first, end;
     int head, n_heads;
+    int next_kv_head; // of the thread's next work item with these queries; -1: there is none
 };
 
 static float parameter(const struct ggml_tensor * t, int at) {
@@ -152,7 +153,7 @@ static float slope_of(const struct attention * a, int head) {
 
 // Adds to `sums` [rows][stride] the values [from, from + n) of a strip, each with its weight; `count`
 // vectors of a row from chunk `c` on, the last of them with `rest` elements if that is not 0.
-ALWAYS_INLINE void mix_chunks(int type, int rows, int count, const float * weights, const char * values, size_t v_stride, int n, int c, int rest, float * sums, int stride) {
+ALWAYS_INLINE void mix_chunks(int type, int rows, int count, const float * weights, const char * values, size_t v_stride, ptrdiff_t ahead, int n, int c, int rest, float * sums, int stride) {
     vec acc[VEC_SUMS];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
@@ -170,6 +171,7 @@ ALWAYS_INLINE void mix_chunks(int type, int rows, int count, const float * weigh
         }
 #pragma GCC unroll 16
         for (int i = 0; i < count; i++) {
+            prefetch_chunk(type, row + ahead, c + i);
             const vec value = vec_held(rest ? vec_row_end(type, row, c + i, rest) : vec_row(type, row, c + i));
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
@@ -193,7 +195,7 @@ ALWAYS_INLINE void mix(int type, int rows, const float * weights, const struct s
 #define MIX(count)                                                                                      \
     if ((count) * rows <= VEC_SUMS) {                                                                   \
         for (; c + (count) <= chunks; c += (count)) {                                                   \
-            mix_chunks(type, rows, (count), weights, values, v->stride, n, c, 0, sums, stride);         \
+            mix_chunks(type, rows, (count), weights, values, v->stride, v->ahead, n, c, 0, sums, stride);         \
         }                                                                                               \
     }
     MIX(16)
@@ -203,7 +205,7 @@ ALWAYS_INLINE void mix(int type, int rows, const float * weights, const struct s
     MIX(1)
 #undef MIX
     if (rest && (type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16)) {
-        mix_chunks(type, rows, 1, weights, values, v->stride, n, c, rest, sums, stride);
+        mix_chunks(type, rows, 1, weights, values, v->stride, v->ahead, n, c, rest, sums, stride);
     }
 }
 
@@ -267,24 +269,12 @@ static void weigh(const struct attention * a, struct row * row, int base, int lo
     }
 }
 
-static void prefetch(const struct attention * a, const struct pool * pool, int head, int64_t slot) {
-    if (slot < 0 || a->lists.n_slots - slot < STRIP) {
-        return;
-    }
-    const char * data = row_of(pool, head, slot);
-    const size_t bytes = ggml_row_size(pool->type, pool->width);
-    for (int j = 0; j < STRIP; j++) {
-        for (size_t at = 0; at < bytes; at += 64) {
-            __builtin_prefetch(data + (size_t) j*pool->slot + at);
-        }
-    }
-}
-
 // The tile of a call: rows of queries and sums, and the union of the positions that its rows attend to.
 struct tile {
     struct scratch * s;
     float * q, * sums;
     int n_rows, kv_head;
+    int next_kv_head; // that of the thread's next tile with the same queries, as it is expected; -1: there is none
     int64_t begin;
     int first, end;
 };
@@ -353,6 +343,40 @@ static void score_rows(const struct attention * a, const struct tile * t, const 
     }
 }
 
+// The slot and key head of the strip that is computed one tile after the one at `from`, as far as it is known; -1: none.
+static int64_t coming(const struct attention * a, const struct tile * t, int from, int * kv_head) {
+    const bool is_last = from + TILE >= t->end;
+    *kv_head = is_last ? t->next_kv_head : t->kv_head;
+    const int64_t slot = *kv_head < 0 ? -1 : strip_slot(&a->lists, t->begin, is_last ? t->first / TILE * TILE + from % TILE : from + TILE);
+    return slot < 0 || a->lists.n_slots - slot < STRIP ? -1 : slot;
+}
+
+// Prefetches a coming strip, or has it prefetched while `strip`, whose first row is `row`, is computed with.
+static void prefetch(const struct pool * pool, int kv_head, int64_t slot, const char * row, struct strip * strip) {
+    const char * data = row_of(pool, kv_head, slot);
+    if (strip->data == row && IS_PREFETCHED_MEANWHILE(strip->type)) {
+        strip->ahead = data - row;
+        return;
+    }
+    const size_t bytes = ggml_row_size(pool->type, pool->width);
+    for (int j = 0; j < STRIP; j++) {
+        for (size_t at = 0; at < bytes; at += 64) {
+            __builtin_prefetch(data + (size_t) j*pool->slot + at, 0, 2);
+        }
+    }
+}
+
+// A strip of a tile at position `from` and `slot`, and the one that is computed after it prefetched.
+static struct strip strip_and_next(const struct attention * a, const struct tile * t, const struct pool * pool, int from, int64_t slot, bool copy, float * out) {
+    struct strip strip = strip_of(pool, a->lists.n_slots, t->kv_head, slot, copy, out);
+    int kv_head;
+    const int64_t next = coming(a, t, from, &kv_head);
+    if (next >= 0) {
+        prefetch(pool, kv_head, next, row_of(pool, t->kv_head, slot), &strip);
+    }
+    return strip;
+}
+
 // Computes the positions [base, base + TILE) for the rows of a tile.
 static void attend_tile(const struct attention * a, const struct tile * t, int base) {
     const bool copy = t->n_rows > 2*VEC_MAX_ROWS;
@@ -363,12 +387,7 @@ static void attend_tile(const struct attention * a, const struct tile * t, int b
         const bool is_seen = from < t->end && from + STRIP > t->first;
         slots[s] = is_seen ? strip_slot(&a->lists, t->begin, from) : -1;
         if (slots[s] >= 0) {
-            k[s] = strip_of(&a->k, a->lists.n_slots, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
-        }
-        if (from + TILE < t->end) {
-            const int64_t next = strip_slot(&a->lists, t->begin, from + TILE);
-            prefetch(a, &a->k, t->kv_head, next);
-            prefetch(a, &a->v, t->kv_head, next);
+            k[s] = strip_and_next(a, t, &a->k, from, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
         }
     }
     score_rows(a, t, k, base);
@@ -377,7 +396,7 @@ static void attend_tile(const struct attention * a, const struct tile * t, int b
             v[s] = k[s];
             v[s].width = a->v.width;
         } else if (slots[s] >= 0) {
-            v[s] = strip_of(&a->v, a->lists.n_slots, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->v.padded);
+            v[s] = strip_and_next(a, t, &a->v, base + s*STRIP, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->v.padded);
         }
     }
     for (int r = 0, rows; r < t->n_rows; r += rows) {
@@ -484,6 +503,7 @@ static struct tile begin_tile(const struct attention * a, const struct work * w,
         .sums = s->rows_q_and_sums + (size_t) n_rows*a->k.padded,
         .n_rows = n_rows,
         .kv_head = w->head / a->group,
+        .next_kv_head = w->next_kv_head,
         .begin = a->lists.queries[4*w->first],
         .first = INT32_MAX,
     };
@@ -624,6 +644,7 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
         const int at = part % parts * cut.n_heads;
         w.head = part / parts * a.group + at;
         w.n_heads = least(cut.n_heads, a.group - at);
+        w.next_kv_head = part + nth < cut.per_tile ? (part + nth) / parts : -1;
         attend(&a, &w, &s);
     }
     // Each thread arrives here once; the last one resets the counter for the next run.

@@ -14,7 +14,6 @@
 #define WIDE_COLUMNS 4
 // Rows of a matrix that one column is multiplied with at a time: memory reads one after another fastest.
 #define WIDE_STREAMS 1
-#define WIDE_HINT    _MM_HINT_T0
 
 typedef __m512 wide;
 
@@ -49,7 +48,6 @@ MATMUL_INLINE wide load_bf16(const char * x) {
 #define WIDE_COLUMNS 3
 // One row alone would wait for its sum.
 #define WIDE_STREAMS 4
-#define WIDE_HINT    _MM_HINT_T1
 
 typedef __m256 wide;
 
@@ -97,10 +95,11 @@ MATMUL_INLINE wide load_some(const struct format f, const char * x, int64_t n) {
 
 // R rows times C columns. Meanwhile prefetches the weights from `next` on, `bytes` with each step, at
 // most `lines` cache lines: the rows of a tile are read side by side, a pattern that the hardware
-// prefetcher does not detect, nor does it cross pages.
+// prefetcher does not detect, nor does it cross pages. They come into the second cache: the first one waits
+// for few lines at a time.
 MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f,
                                  const struct matmul_job * job, int row, int column,
-                                 const char * next, int bytes, const int lines, const int hint) {
+                                 const char * next, int bytes, const int lines) {
     const char * x = job->rows + (size_t) row * job->row_stride;
     const char * y[WIDE_COLUMNS];
     wide acc[8][WIDE_COLUMNS];
@@ -113,7 +112,7 @@ MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f
     const int64_t whole = job->k / f.step * f.step;
     for (int64_t i = 0; i < whole; i += f.step) {
         UNROLL for (int line = 0; line < lines; line++) {
-            _mm_prefetch(next + 64 * line, hint);
+            _mm_prefetch(next + 64 * line, _MM_HINT_T1);
         }
         next += bytes;
         wide b[WIDE_COLUMNS];
@@ -153,9 +152,9 @@ MATMUL_INLINE void multiply_group(const int R, const int C, const struct format 
     const int step = R * f.step * f.size;
     // The rows that remain after the large tiles are few: groups prefetch some lines twice.
     switch (R < WIDE_ROWS ? 1 : groups) {
-        case 1:  multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step), _MM_HINT_T0); break;
-        case 2:  multiply_tile(R, C, f, job, row, column, next, step / 2, lines_of(step / 2), _MM_HINT_T0); break;
-        default: multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step / 3), _MM_HINT_T0); break;
+        case 1:  multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step)); break;
+        case 2:  multiply_tile(R, C, f, job, row, column, next, step / 2, lines_of(step / 2)); break;
+        default: multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step / 3)); break;
     }
 }
 
@@ -183,13 +182,13 @@ MATMUL_INLINE void multiply(const struct format f, const struct matmul_job * job
         const int    step  = WIDE_STREAMS * f.step * f.size;
         for (; row + WIDE_STREAMS <= job->n_rows; row += WIDE_STREAMS) {
             const char * next = job->rows + (size_t) row * job->row_stride + ahead;
-            multiply_tile(WIDE_STREAMS, 1, f, job, row, 0, next, step, lines_of(step), WIDE_HINT);
+            multiply_tile(WIDE_STREAMS, 1, f, job, row, 0, next, step, lines_of(step));
         }
     }
     if (job->n_columns == 1) {
         for (; row + 8 <= job->n_rows; row += 8) {
             multiply_tile(8, 1, f, job, row, 0, job->rows + (size_t) (row + 8) * job->row_stride,
-                          8 * f.step * f.size, lines_of(8 * f.step * f.size), _MM_HINT_T0);
+                          8 * f.step * f.size, lines_of(8 * f.step * f.size));
         }
     }
     for (; row + WIDE_ROWS <= job->n_rows; row += WIDE_ROWS) {
@@ -220,7 +219,7 @@ MATMUL_INLINE void multiply_row_by_row(const struct format f, const struct matmu
         int64_t i = 0;
         for (; i < whole; i += SUMS * f.step) {
             UNROLL for (int line = 0; line < lines_of(SUMS * f.step * f.size); line++) {
-                _mm_prefetch(x + i * f.size + ROW_AHEAD + 64 * line, _MM_HINT_T0);
+                _mm_prefetch(x + i * f.size + ROW_AHEAD + 64 * line, _MM_HINT_T1);
             }
             UNROLL for (int s = 0; s < SUMS; s++) {
                 const int64_t at = (i + s * f.step) * f.size;
