@@ -38,17 +38,22 @@ const OWN_CPU_C_FILES: &[&str] = &[
     "src/convolve.c",
     "src/gelu.c",
     "src/multiply.c",
+    "src/norm.c",
     "src/barrier.c",
     "src/instruction_sets.c",
 ];
 
 /// Compiled separately, with ggml's `ggml-cpu.c` in it: that calls functions of this project in place of ggml's.
 const DISPATCH_FILE: &str = "src/dispatch.c";
-/// Sorts whose order is total (`src/sort.c`), and a product (`src/multiply.c`).
+/// Sorts whose order is total (`src/sort.c`), and what is faster here: a product (`src/multiply.c`), norms (`src/norm.c`), and
+/// the rounding of columns (`src/matmul/round.c`).
 const REPLACED: &[(&str, &str)] = &[
     ("ggml_compute_forward_argsort", "sort_rows"),
     ("ggml_compute_forward_top_k", "select_rows"),
     ("ggml_compute_forward_mul", "multiply_elements"),
+    ("ggml_compute_forward_rms_norm", "norm_rms"),
+    ("ggml_compute_forward_rms_norm_mul_fused", "norm_rms_times"),
+    ("quantize_row_q8_K", "round_to_q8_K"),
 ];
 /// Matrix products, where ggml has these helpers: the products call them (`ggml-cpu/tiled/`) for types that they have no
 /// kernels for.
@@ -68,6 +73,7 @@ const MATMUL_FILES: &[&str] = &[
     "quant.c",
     "alone.c",
     "interleave.c",
+    "round.c",
 ];
 
 /// Compiled separately.
@@ -144,7 +150,7 @@ fn main() {
     let version = write_version_header(&ggml, &out);
     // As in scripts/backend.sh.
     println!("cargo::rustc-env=GGML_IDENTITY=ggml {version} of {origin}");
-    // For tests/cuda.rs.
+    // For tests/programs.rs.
     println!(
         "cargo::rustc-env=GGML_INCLUDE={}",
         ggml.join("include").display()

@@ -1,10 +1,10 @@
-//! What the kernels for CUDA in `cuda/` compute, on the processor: each test compiles a program of `tests/cuda/` and
-//! runs it. What a GPU makes of the same source is not tested here.
+//! What C and C++ compute: each test compiles a program of this folder and runs it. Those of `cuda/` compute with the
+//! kernels for CUDA on the processor; what a GPU makes of the same source is not tested here.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles `tests/cuda/NAME.cpp`, runs it, and fails if it found anything wrong.
+/// Compiles `tests/NAME.cpp`, runs it, and fails if it found anything wrong.
 fn passes(name: &str) {
     let host = env!("BENCH_TARGET");
     let compiler = cc::Build::new()
@@ -15,12 +15,18 @@ fn passes(name: &str) {
         .opt_level(2)
         .cargo_metadata(false)
         .get_compiler();
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cuda-{name}"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name.replace('/', "-"));
     let compiled = compiler
         .to_command()
-        .args(["-Wno-unknown-pragmas", "-Icuda", "-Isrc", "-Itests/cuda"])
+        .args([
+            "-Wno-unknown-pragmas",
+            "-Icuda",
+            "-Isrc",
+            "-Itests",
+            "-Itests/cuda",
+        ])
         .arg(format!("-I{}", env!("GGML_INCLUDE")))
-        .arg(format!("tests/cuda/{name}.cpp"))
+        .arg(format!("tests/{name}.cpp"))
         .arg("-o")
         .arg(&program)
         // ggml and the operations of this project, for what the kernels are compared with.
@@ -40,15 +46,20 @@ fn passes(name: &str) {
 
 #[test]
 fn kernels_are_chosen_by_card_and_type() {
-    passes("kernel_choice");
+    passes("cuda/kernel_choice");
 }
 
 #[test]
 fn the_largest_numbers_of_a_row_are_found() {
-    passes("top_k");
+    passes("cuda/top_k");
 }
 
 #[test]
 fn attention_over_blocks_is_that_of_the_processor() {
-    passes("paged_attention");
+    passes("cuda/paged_attention");
+}
+
+#[test]
+fn rounded_columns_have_the_bits_of_ggml() {
+    passes("processor/rounding");
 }
