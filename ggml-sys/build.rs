@@ -70,6 +70,7 @@ const MATMUL_FILES: &[&str] = &[
     "float.c",
     "pack.c",
     "pack32.c",
+    "pack_low.c",
     "quant.c",
     "alone.c",
     "interleave.c",

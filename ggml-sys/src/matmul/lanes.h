@@ -139,6 +139,14 @@ MATMUL_INLINE lanes lanes_add_where(lanes a, lanes x, int32_t bits, int y) {
     return _mm512_mask_add_epi8(a, _mm512_test_epi8_mask(x, lanes_set(bits)), a, lanes_bytes(y));
 }
 
+// `a` with the opposite sign in the bytes of which `x` has the bit that `bits` has there.
+MATMUL_INLINE lanes lanes_negate_where(lanes a, lanes x, int32_t bits) {
+    return _mm512_mask_sub_epi8(a, _mm512_test_epi8_mask(x, lanes_set(bits)), _mm512_setzero_si512(), a);
+}
+
+// The words of a table at the indices.
+MATMUL_INLINE lanes lanes_table(const uint32_t * table, lanes at) { return _mm512_i32gather_epi32(at, (const int *) table, 4); }
+
 // A sum of products, as it grows.
 struct lanes_sum {
     lanes all;
@@ -289,8 +297,24 @@ MATMUL_INLINE lanes lanes_add_where(lanes a, lanes x, int32_t bits, int y) {
     return lanes_pair(lanes_add_where_half(a.lo, x.lo, b, y), lanes_add_where_half(a.hi, x.hi, b, y));
 }
 
+MATMUL_INLINE __m256i lanes_negate_where_half(__m256i a, __m256i x, __m256i bits) {
+    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(x, bits), bits);
+    return _mm256_sub_epi8(_mm256_xor_si256(a, is_set), is_set);
+}
+
+// `a` with the opposite sign in the bytes of which `x` has the bit that `bits` has there.
+MATMUL_INLINE lanes lanes_negate_where(lanes a, lanes x, int32_t bits) {
+    const __m256i b = _mm256_set1_epi32(bits);
+    return lanes_pair(lanes_negate_where_half(a.lo, x.lo, b), lanes_negate_where_half(a.hi, x.hi, b));
+}
+
+// The words of a table at the indices.
+MATMUL_INLINE lanes lanes_table(const uint32_t * table, lanes at) {
+    return lanes_pair(_mm256_i32gather_epi32((const int *) table, at.lo, 4), _mm256_i32gather_epi32((const int *) table, at.hi, 4));
+}
+
 // Lanes of products that may be added in 16 bits: 2 * 127 * (2^bits - 1) * run < 2^15. Groups have a multiple of so many.
-MATMUL_INLINE int lanes_run(const int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
+MATMUL_INLINE int lanes_run(const int bits) { return bits == 4 ? 8 : bits <= 5 ? 4 : bits == 6 ? 2 : 1; }
 
 struct lanes_sum {
     lanes all, run;

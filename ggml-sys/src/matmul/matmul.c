@@ -65,6 +65,12 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
 
 static bool is_invariant(const struct ggml_tensor * dst) { return dst->op_params[INVARIANT] != 0; }
 
+// The kernel for `n` columns of the product `dst`; NULL if there is none, or ggml's function for one element is faster.
+static const struct matmul_kernel * kernel_for(const struct ggml_tensor * dst, int64_t n) {
+    const struct matmul_kernel * kernel = kernel_of(dst);
+    return kernel && kernel->alone_by_ggml && n == 1 && !is_invariant(dst) ? NULL : kernel;
+}
+
 // The interleaved rows of weights, or of a view of whole tiles of them; NULL: they have none.
 static const char * interleaved_rows(const struct matmul_kernel * kernel, const struct ggml_tensor * a) {
     const struct ggml_tensor * of = a->view_src ? a->view_src : a;
@@ -280,7 +286,7 @@ static bool multiply_together(struct product * p, const struct ggml_compute_para
 // In place of `ggml_compute_forward_mul_mat_tiled`: the whole product, or false.
 bool matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
     const int64_t n = ggml_nrows(dst->src[1]);
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_for(dst, n);
     struct matmul_kernel plain;
     if (!kernel) {
         // One column is faster here too: threads share the rows better.
@@ -320,7 +326,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
 // holds pairs: the slot among the experts of a token, and the token. src1 is rounded already.
 bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t expert,
                    int64_t n_routed, const int32_t * routed, char * scratch) {
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_for(dst, n_routed);
     if (!kernel) {
         return !is_invariant(dst) &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);

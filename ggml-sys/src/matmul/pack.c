@@ -21,12 +21,6 @@ MATMUL_INLINE void unpack_q8_0(const struct source s, int n, const struct target
     }
 }
 
-// Byte `i` of each lane as a float.
-MATMUL_INLINE vec byte_of(lanes v, int i) {
-    const lanes x = lanes_and(lanes_right(v, 8 * i), lanes_set(255));
-    return lanes_float(x);
-}
-
 // The eight 6-bit scales and mins of q4_K and q5_K, with the two half floats before them.
 MATMUL_INLINE void pack_scales_k4(const struct source s, int b, struct packed * out) {
     const int group = b * 8;

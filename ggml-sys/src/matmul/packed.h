@@ -48,6 +48,13 @@ FORMAT(q5_1, 0, 0, 0, 32, 32, 1, true, 0, 5)
 FORMAT(iq4_xs, 0, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
 FORMAT(q4_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 4)
 FORMAT(q5_K, 0, 0, 0, QK_K, 32, QK_K / 32, true, 0, 5)
+FORMAT(q2_K, 0, 0, 0, QK_K, 16, QK_K / 16, true, 0, 2)
+FORMAT(q3_K, 2, offsetof(block_q3_K, d), 0, QK_K, 16, QK_K / 16, false, 4, 3)
+FORMAT(iq2_xxs, 2, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
+FORMAT(iq2_xs, 2, 0, 0, QK_K, 16, QK_K / 16, false, LANES_ZERO, 8)
+FORMAT(iq2_s, 2, 0, 0, QK_K, 16, QK_K / 16, false, LANES_ZERO, 8)
+FORMAT(iq3_xxs, 2, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
+FORMAT(iq3_s, 2, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
 FORMAT(q6_K, 2, offsetof(block_q6_K, d), 0, QK_K, 16, QK_K / 16, false, 32, 6)
 
 // Weights that are prefetched while others are unpacked, as many bytes as those: the next ones, and
@@ -73,8 +80,11 @@ typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, struct coming
 typedef void (*pack_interleaved_fn)(const char * loose, const char * words, int n, struct coming coming,
                                     struct packed * out);
 
+#define PACK_ROWS_OF(name)                                                                                            \
+    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);
+
 #define PACK(name)                                                                                                    \
-    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);           \
+    PACK_ROWS_OF(name)                                                                                                \
     void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
                                  struct packed * out);                                                                \
     void multiply_interleaved_##name(const struct matmul_job * job);
@@ -90,6 +100,13 @@ PACK(mxfp4)
 PACK(q4_K)
 PACK(q5_K)
 PACK(q6_K)
+PACK_ROWS_OF(q2_K)
+PACK_ROWS_OF(q3_K)
+PACK_ROWS_OF(iq2_xxs)
+PACK_ROWS_OF(iq2_xs)
+PACK_ROWS_OF(iq2_s)
+PACK_ROWS_OF(iq3_xxs)
+PACK_ROWS_OF(iq3_s)
 
 // Bytes of block `b` from `offset` on, `n` words of each of 16 rows.
 MATMUL_INLINE void load_words(const struct source s, int b, size_t offset, int n, lanes * v) {
@@ -120,6 +137,10 @@ MATMUL_INLINE void load_word_pairs(const struct source s, int b, int last, size_
         lanes_gather32(s.rows, b * s.layout.bytes + offset, last * s.layout.bytes + offset, v);
     }
 }
+
+// Byte `i` of each lane, and as a float.
+MATMUL_INLINE lanes byte_at(lanes v, int i) { return lanes_and(lanes_right(v, 8 * i), lanes_set(255)); }
+MATMUL_INLINE vec   byte_of(lanes v, int i) { return lanes_float(byte_at(v, i)); }
 
 // The half float at `offset` of block `b` of each of 16 rows; the one that is not in a word.
 MATMUL_INLINE vec load_halves(const struct source s, int b, size_t offset) {
@@ -273,12 +294,16 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
     }
 }
 
-// The functions of a type, by `unpack_NAME`.
-#define UNPACK(name)                                                                                                  \
+// The functions of a type whose rows are not interleaved, by `unpack_NAME`.
+#define UNPACK_ROWS(name)                                                                                             \
     void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {          \
         unpack_##name((struct source) { false, layout_##name, rows, NULL, NULL }, n,                                  \
                       target_of(format_##name, layout_##name, coming, out));                                          \
-    }                                                                                                                 \
+    }
+
+// Those of other types.
+#define UNPACK(name)                                                                                                  \
+    UNPACK_ROWS(name)                                                                                                 \
     void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
                                  struct packed * out) {                                                               \
         unpack_##name((struct source) { true, layout_##name, NULL, loose, words }, n,                                 \

@@ -249,17 +249,30 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name \
     };
 
-#define KERNEL_Q8_K(name)                             \
-    static size_t size_##name(int64_t k) { return column_size(k, QK_K, format_##name.group); }                     \
+#define COLUMNS_Q8_K(name)                                                                           \
+    static size_t size_##name(int64_t k) { return column_size(k, QK_K, format_##name.group); }       \
     static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
-        from_q8_K(x, first, last, k, y, format_##name.group, format_##name.mins, format_##name.zero);                                \
-    }                                                                                                \
+        from_q8_K(x, first, last, k, y, format_##name.group, format_##name.mins, format_##name.zero); \
+    }
+
+#define KERNEL_Q8_K(name)                                                                            \
+    COLUMNS_Q8_K(name)                                                                               \
     static void multiply_##name(const struct matmul_job * job) {                                     \
-        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name,                      \
-                        multiply_interleaved_##name);                                                                \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name,     \
+                        multiply_interleaved_##name);                                                \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
         GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name \
+    };
+
+// Types whose rows are not interleaved.
+#define KERNEL_LOW(name)                                                                             \
+    COLUMNS_Q8_K(name)                                                                               \
+    static void multiply_##name(const struct matmul_job * job) {                                     \
+        multiply_packed(job, format_##name, layout_##name, pack_##name, NULL, NULL);                 \
+    }                                                                                                \
+    static const struct matmul_kernel kernel_##name = {                                              \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, NULL, NULL, .alone_by_ggml = true \
     };
 
 KERNEL_Q8_0(q8_0, LANES_ALONE(q8_0))
@@ -273,6 +286,13 @@ KERNEL_Q8_K(iq4_xs)
 KERNEL_Q8_K(q4_K)
 KERNEL_Q8_K(q5_K)
 KERNEL_Q8_K(q6_K)
+KERNEL_LOW(q2_K)
+KERNEL_LOW(q3_K)
+KERNEL_LOW(iq2_xxs)
+KERNEL_LOW(iq2_xs)
+KERNEL_LOW(iq2_s)
+KERNEL_LOW(iq3_xxs)
+KERNEL_LOW(iq3_s)
 
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     switch (type) {
@@ -287,6 +307,13 @@ const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
         case GGML_TYPE_Q4_K: return &kernel_q4_K;
         case GGML_TYPE_Q5_K: return &kernel_q5_K;
         case GGML_TYPE_Q6_K: return &kernel_q6_K;
+        case GGML_TYPE_Q2_K: return &kernel_q2_K;
+        case GGML_TYPE_Q3_K: return &kernel_q3_K;
+        case GGML_TYPE_IQ2_XXS: return &kernel_iq2_xxs;
+        case GGML_TYPE_IQ2_XS: return &kernel_iq2_xs;
+        case GGML_TYPE_IQ2_S: return &kernel_iq2_s;
+        case GGML_TYPE_IQ3_XXS: return &kernel_iq3_xxs;
+        case GGML_TYPE_IQ3_S: return &kernel_iq3_s;
         default:             return NULL;
     }
 }

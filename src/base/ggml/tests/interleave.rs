@@ -1,7 +1,7 @@
 //! Products with interleaved rows: the bits of those with the rows as they are in the file.
 
 use super::super::*;
-use super::matmul::values;
+use super::matmul::{quantized, values};
 use super::{BEFORE, in_file, result};
 use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, *};
@@ -18,7 +18,7 @@ pub(super) struct Matrix {
 
 pub(super) fn matrix(arena: &Arena, ty: TensorType, shape: [u64; 4], seed: u32) -> Matrix {
     let n = shape.iter().product::<u64>() as usize;
-    let bytes = quantize(&values(n, seed), shape[0] as usize, ty).expect("a type with a maker");
+    let bytes = quantized(&values(n, seed), shape[0] as usize, ty);
     let file = FileBytes::Static([&[0; BEFORE], &bytes[..]].concat().leak());
     let tensor = in_file(arena, "w", (ty, &shape), &file);
     let rows = RowsInFile {

@@ -6,8 +6,8 @@ use super::{in_place, put, result};
 use crate::weights::TensorType::{self, *};
 
 const TYPES: &[TensorType] = &[
-    F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS,
-    MXFP4,
+    F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ2_XS,
+    IQ2_S, IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, MXFP4,
 ];
 
 fn executor(threads: usize, is_invariant: bool) -> Executor {
@@ -24,6 +24,14 @@ pub(super) fn values(n: usize, mut seed: u32) -> Vec<f32> {
         (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..n).map(|_| next()).collect()
+}
+
+/// Rows of `k` values in a type that can be made of them, each column as important as the others.
+pub(super) fn quantized(values: &[f32], k: usize, ty: TensorType) -> Vec<u8> {
+    let row_bytes = ty.row_bytes(k as u64).expect("whole blocks") as usize;
+    let mut out = vec![0; values.len() / k * row_bytes];
+    quantize_into(values, k, ty, Some(&vec![1.0; k]), &mut out).expect("a type with a maker");
+    out
 }
 
 fn run(executor: &mut Executor, output: &Tensor) -> Vec<f32> {
@@ -152,7 +160,7 @@ fn products_are_the_sums_of_products() {
     // More than one batch of unpacked weights, and rows that do not fill a tile.
     for (k, m) in [(1280, 37), (256, 16), (512, 1)] {
         for (i, &ty) in TYPES.iter().enumerate() {
-            let a = quantize(&values(k * m, i as u32), k, ty).expect("a type with a maker");
+            let a = quantized(&values(k * m, i as u32), k, ty);
             let w = dequantized(ty, &a, k);
             for n in [1, 2, 3, 8, 13, 130] {
                 check(ty, &a, &w, (k, n), (1, false));
@@ -173,7 +181,7 @@ fn large_matrices_are_multiplied_like_small_ones() {
                 if k % ty.block_len() as usize != 0 {
                     continue;
                 }
-                let rows = quantize(&values(k * ROWS, i as u32), k, ty).expect("a maker");
+                let rows = quantized(&values(k * ROWS, i as u32), k, ty);
                 let w = dequantized(ty, &rows, k);
                 let a = rows.repeat(LARGE.div_ceil(rows.len()));
                 for (n, threads) in [(1, 1), (1, 2), (2, 2)] {
@@ -188,7 +196,7 @@ fn large_matrices_are_multiplied_like_small_ones() {
 fn matrices_are_multiplied_where_they_lie() {
     for &ty in TYPES {
         for (k, m) in [(256, 1), (512, 33), (1280, 16)] {
-            let a = quantize(&values(k * m, 3), k, ty).expect("a type with a maker");
+            let a = quantized(&values(k * m, 3), k, ty);
             for n in [1, 3, 17] {
                 let b = values(k * n, 4);
                 let (k, m, n) = (k as u64, m as u64, n as u64);
@@ -213,7 +221,7 @@ fn matrices_are_multiplied_where_they_lie() {
 }
 
 fn same_bits(ty: TensorType, k: usize, m: usize) {
-    let a = quantize(&values(k * m, 5), k, ty).expect("a type with a maker");
+    let a = quantized(&values(k * m, 5), k, ty);
     let b = values(k * 64, 6);
     let all = product(ty, &a, &b, k, (1, true));
     for (threads, columns) in [
@@ -248,7 +256,7 @@ fn a_column_has_the_same_bits_in_any_company() {
 fn heads_and_turned_columns_multiply_like_matrices() {
     let (k, m, n, heads, groups) = (64, 40, 3, 2, 3);
     for ty in [F32, F16, Q8_0, Q5_1] {
-        let a = quantize(&values(k * m * heads, 1), k, ty).expect("a type with a maker");
+        let a = quantized(&values(k * m * heads, 1), k, ty);
         let b = values(k * n * heads * groups, 2);
         let mut g = Graph::new(16, 8).expect("a small graph");
         let x = g
@@ -294,7 +302,7 @@ fn experts_multiply_like_matrices() {
 fn experts_of(tokens: usize, is_invariant: bool) {
     let (k, m, experts, used) = (512, 20, 4, 2);
     for ty in [F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q5_0] {
-        let a = quantize(&values(k * m * experts, 3), k, ty).expect("a type with a maker");
+        let a = quantized(&values(k * m * experts, 3), k, ty);
         let b = values(k * tokens, 4);
         // Most tokens have the same first expert, so one expert gets many columns.
         let chosen: Vec<i32> = (0..tokens as i32)

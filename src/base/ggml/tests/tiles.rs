@@ -11,6 +11,7 @@ use super::super::*;
 use super::interleave::{TYPES, matrix};
 use super::matmul::values;
 use super::result;
+use crate::weights::TensorType::{self, *};
 
 /// The tile registers of a thread: bytes of a row and rows of each, and the data.
 struct Tiles {
@@ -206,13 +207,13 @@ fn use_tiles(how: i32) -> bool {
 }
 
 /// The products of experts, of which one has 40 columns.
-fn experts(arena: &Arena, ty: crate::weights::TensorType) -> Vec<f32> {
+fn experts(arena: &Arena, ty: TensorType) -> Vec<f32> {
     let matrix = matrix(arena, ty, [256, 32, 2, 1], 3);
     let n = 40;
     let mut g = Graph::new(16, 8).expect("a small graph");
-    let b = g.input("b", crate::weights::TensorType::F32, &[256, 1, n]);
+    let b = g.input("b", F32, &[256, 1, n]);
     let b = b.expect("columns");
-    let ids = g.index_input("ids", crate::weights::TensorType::I32, &[1, n], 2);
+    let ids = g.index_input("ids", I32, &[1, n], 2);
     let ids = ids.expect("ids");
     let z = g.mul_mat_id(&matrix.tensor, &b, &ids).expect("shapes fit");
     g.output(&z).expect("of this graph");
@@ -225,6 +226,9 @@ fn experts(arena: &Arena, ty: crate::weights::TensorType) -> Vec<f32> {
     executor.run().expect("it runs");
     result(&executor, &z)
 }
+
+/// Further types that tiles multiply.
+const NEVER_INTERLEAVED: &[TensorType] = &[Q2_K, Q3_K, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S];
 
 const CHILD: &str = "BENCH_TEST_TILES";
 
@@ -250,12 +254,13 @@ fn products_by_tiles_have_the_bits_of_those_by_vectors() {
     if !has_tiles {
         install();
     }
-    for &ty in TYPES {
-        // Whole tiles of rows, which are interleaved, and a part of one.
+    for &ty in TYPES.iter().chain(NEVER_INTERLEAVED) {
+        // Whole tiles of rows, which are interleaved if those of the type are, and a part of one.
         for (k, m) in [(256, 48), (1280, 40)] {
             let arena = Arena::new(1, 0).expect("small");
             let matrix = matrix(&arena, ty, [k, m, 1, 1], k as u32);
-            let _rows = (m == 48).then(|| matrix.interleave());
+            let is_interleaved = m == 48 && matrix.tensor.interleaves();
+            let _rows = is_interleaved.then(|| matrix.interleave());
             let products = || {
                 // Columns that fill tiles, and such that do not.
                 let cases = [(0, 16, 1), (16, 15, 1), (0, 33, 2), (0, 130, 2)];
