@@ -65,10 +65,9 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
 
 static bool is_invariant(const struct ggml_tensor * dst) { return dst->op_params[INVARIANT] != 0; }
 
-// The kernel for `n` columns of the product `dst`; NULL if there is none, or ggml's function for one element is faster.
-static const struct matmul_kernel * kernel_for(const struct ggml_tensor * dst, int64_t n) {
-    const struct matmul_kernel * kernel = kernel_of(dst);
-    return kernel && kernel->alone_by_ggml && n == 1 && !is_invariant(dst) ? NULL : kernel;
+// Whether ggml's function for one element multiplies the `n` columns of the product `dst` faster than their kernel.
+static bool is_by_ggml(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n) {
+    return kernel->alone_by_ggml && n == 1 && !is_invariant(dst);
 }
 
 // The interleaved rows of weights, or of a view of whole tiles of them; NULL: they have none.
@@ -286,9 +285,9 @@ static bool multiply_together(struct product * p, const struct ggml_compute_para
 // In place of `ggml_compute_forward_mul_mat_tiled`: the whole product, or false.
 bool matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
     const int64_t n = ggml_nrows(dst->src[1]);
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_for(dst, n);
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
     struct matmul_kernel plain;
-    if (!kernel) {
+    if (!kernel || is_by_ggml(kernel, dst, n)) {
         // One column is faster here too: threads share the rows better.
         const bool is_ours = is_invariant(dst) || n == 1;
         if (!is_ours || dst->src[1]->type != GGML_TYPE_F32 || ggml_is_empty(dst)) {
@@ -326,7 +325,10 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
 // holds pairs: the slot among the experts of a token, and the token. src1 is rounded already.
 bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t expert,
                    int64_t n_routed, const int32_t * routed, char * scratch) {
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_for(dst, n_routed);
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    if (kernel && is_by_ggml(kernel, dst, n_routed)) {
+        return false;
+    }
     if (!kernel) {
         return !is_invariant(dst) &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);
