@@ -192,11 +192,11 @@ ALWAYS_INLINE void mix(int type, int rows, const float * weights, const struct s
     const char * values = v->data + (size_t) from*v->stride;
     const int chunks = v->width / VEC_LEN, rest = v->width % VEC_LEN;
     int c = 0;
-#define MIX(count)                                                                                      \
-    if ((count) * rows <= VEC_SUMS) {                                                                   \
-        for (; c + (count) <= chunks; c += (count)) {                                                   \
-            mix_chunks(type, rows, (count), weights, values, v->stride, v->ahead, n, c, 0, sums, stride);         \
-        }                                                                                               \
+#define MIX(count)                                                                                        \
+    if ((count) * rows <= VEC_SUMS) {                                                                     \
+        for (; c + (count) <= chunks; c += (count)) {                                                     \
+            mix_chunks(type, rows, (count), weights, values, v->stride, v->ahead, n, c, 0, sums, stride); \
+        }                                                                                                 \
     }
     MIX(16)
     MIX(8)

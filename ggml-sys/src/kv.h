@@ -34,7 +34,7 @@ struct strip {
     size_t stride;
     int type;
     int width; // elements to read of a row
-    ptrdiff_t ahead; // bytes from a row to the one that is prefetched meanwhile; 0: none
+    ptrdiff_t ahead; // bytes from a row to the one that is prefetched meanwhile; 0: itself, to no effect
 };
 
 // Whether `fun` computes a tensor. Its parameters lie where integers may, which is not everywhere that pointers may.
@@ -122,7 +122,7 @@ ALWAYS_INLINE void score(int type, int rows, const float * q, int q_stride, cons
                 for (int i = 0; i < columns; i++) {
                     const vec key = vec_held(vec_row(type, at + (size_t) i*k->stride, chunk));
                     if (half == 0) {
-                        prefetch_chunk(type, keys + (ptrdiff_t) ((size_t) i*k->stride) + k->ahead, c);
+                        prefetch_chunk(type, keys + (size_t) i*k->stride + k->ahead, c);
                     }
 #pragma GCC unroll 4
                     for (int r = 0; r < rows; r++) {

@@ -301,7 +301,9 @@ fn experts_multiply_like_matrices() {
 
 fn experts_of(tokens: usize, is_invariant: bool) {
     let (k, m, experts, used) = (512, 20, 4, 2);
-    for ty in [F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q5_0] {
+    for ty in [
+        F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q5_0, Q2_K, Q3_K, IQ2_XS, IQ3_S,
+    ] {
         let a = quantized(&values(k * m * experts, 3), k, ty);
         let b = values(k * tokens, 4);
         // Most tokens have the same first expert, so one expert gets many columns.

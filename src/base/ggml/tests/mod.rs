@@ -469,6 +469,52 @@ fn rows_are_multiplied_with_their_numbers() {
 }
 
 #[test]
+fn norms_are_those_of_their_rows_with_any_number_of_threads() {
+    let epsilon = 1e-5;
+    // Rows that fill vectors, and such that do not; weights for all rows, and for each of the first axis.
+    for (shape, of_weights) in [
+        ([64, 5, 3, 2], [64, 1, 1, 1]),
+        ([39, 4, 2, 1], [39, 4, 1, 1]),
+        ([7, 1, 1, 1], [7, 1, 1, 1]),
+    ] {
+        let values =
+            |n: u64| -> Vec<f32> { (0..n).map(|i| (i * 37 % 101) as f32 / 9.0 - 5.5).collect() };
+        let a = values(shape.iter().product());
+        let w = values(of_weights.iter().product());
+        let norms = |threads: usize| {
+            let g = graph();
+            let x = tensor(&g, F32, &shape);
+            let weights = tensor(&g, F32, &of_weights);
+            let alone = g.rms_norm(&x, epsilon).expect("a norm");
+            let norm = g.rms_norm(&x, epsilon).expect("a norm");
+            let weighed = g.mul(&norm, &weights).expect("shapes fit");
+            let mut executor = loaded(g, &[&alone, &weighed], threads);
+            put(&mut executor, &x, &a);
+            put(&mut executor, &weights, &w);
+            executor.run().expect("it runs");
+            [alone, weighed].map(|y| result::<f32>(&executor, &y))
+        };
+        let found = norms(1);
+        assert_eq!(found, norms(3), "{shape:?}");
+        let n = shape[0] as usize;
+        for (row, x) in a.chunks(n).enumerate() {
+            let squares: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
+            let scale = 1.0 / (squares / n as f64 + f64::from(epsilon)).sqrt();
+            let w = &w[row % of_weights[1] as usize * n..][..n];
+            for i in 0..n {
+                let expected = f64::from(x[i]) * scale;
+                let of = [expected, expected * f64::from(w[i])];
+                for (found, expected) in found.iter().zip(of) {
+                    let found = f64::from(found[row * n + i]);
+                    let is_near = (found - expected).abs() <= 3e-7 * expected.abs();
+                    assert!(is_near, "{shape:?}, row {row}: {found} for {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn heads_that_are_carried_along_time_fit_together() {
     let g = graph();
     let heads = |d: u64, n: u64| tensor(&g, F32, &[d, 2, n]);
