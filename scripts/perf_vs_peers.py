@@ -25,7 +25,7 @@ from perf_families import MODELS, made, processor
 MODELS["shallow"] = (MODELS["dense"][0], "qwen3", MODELS["dense"][2] | {"block_count": 6}, "")
 # By model: types, depths that one sequence is decoded at, and whether many sequences are.
 CASES = {
-    "dense": (["Q4_K_M", "Q8_0", "IQ4_XS"], [512, 4096], True),
+    "dense": (["Q4_K_M", "Q8_0", "IQ4_XS", "Q2_K", "Q3_K_M"], [512, 4096], True),
     "shallow": (["Q4_K_M", "Q8_0"], [16384], False),
     "experts": (["Q4_K_M", "Q8_0"], [512, 4096], True),
     "windows": (["Q4_K_M"], [512], False),
