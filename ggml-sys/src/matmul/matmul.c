@@ -5,6 +5,8 @@
 #include "matmul.h"
 #include "shim.h"
 
+#include <stdatomic.h>
+
 #include "ggml-cpu.h"
 #include "ggml-impl.h"
 #include "ggml-cpu-impl.h"
@@ -41,9 +43,6 @@ size_t matmul_work_size(int n_tasks, struct ggml_tensor * dst);
 bool   matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 bool   matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t expert,
                      int64_t n_routed, const int32_t * routed, char * scratch);
-
-void ggml_threadpool_chunk_set(struct ggml_threadpool * tp, int value);
-int  ggml_threadpool_chunk_add(struct ggml_threadpool * tp, int value);
 
 // Weights of one piece of work.
 #define PIECE_BYTES (128 * 1024)
@@ -130,7 +129,6 @@ struct product {
     int64_t                      k;
     size_t                       column_bytes;
     char *                       columns; // prepared; NULL: src1 as it is
-    int                          n_threads;
 };
 
 #define BLOCKS_BYTES 4096
@@ -180,8 +178,8 @@ static bool is_large(const struct ggml_tensor * a) {
     return (size_t) a->ne[1] * ggml_row_size(a->type, a->ne[0]) > ALONE_BYTES;
 }
 
-// Rows [row, end) times columns [column, last) of batch (i2, i3).
-static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t row, int64_t end,
+// Rows [row, end) times columns [column, last) of batch (i2, i3). This thread multiplies rows up to `coming` after them.
+static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t row, int64_t end, int64_t coming,
                      int64_t column, int64_t last) {
     const struct ggml_tensor * a = p->dst->src[0];
     const struct ggml_tensor * b = p->dst->src[1];
@@ -206,8 +204,7 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
         .n_columns  = (int) (last - column),
         .type       = a->type,
         .streamed   = is_large(a),
-        // Threads take pieces alternately.
-        .ahead      = (size_t) (end - row) * a->nb[1] * (size_t) p->n_threads,
+        .n_coming   = (int) (coming - row),
     };
     p->multiply(&job);
 }
@@ -240,14 +237,37 @@ static struct pieces cut(const struct product * p, int nth) {
     return s;
 }
 
-static void multiply_piece(const struct product * p, const struct pieces * s, int64_t piece) {
+// Pieces [piece, end) are this thread's.
+static void multiply_piece(const struct product * p, const struct pieces * s, int64_t piece, int64_t end) {
     const struct ggml_tensor * a = p->dst->src[0];
     const struct ggml_tensor * b = p->dst->src[1];
     const int64_t row    = piece % s->n_rows * s->rows;
     const int64_t column = piece / s->n_rows % s->n_columns * s->columns;
     const int64_t batch  = piece / s->n_rows / s->n_columns;
-    multiply(p, batch % b->ne[2], batch / b->ne[2], row, at_most(row + s->rows, a->ne[1]), column,
-             at_most(column + s->columns, b->ne[1]));
+    multiply(p, batch % b->ne[2], batch / b->ne[2], row, at_most(row + s->rows, a->ne[1]),
+             at_most(row + s->rows * (end - piece), a->ne[1]), column, at_most(column + s->columns, b->ne[1]));
+}
+
+// Pieces [next, end) of one thread, which others take when they have none left. Consecutive pieces for each thread:
+// what it prefetches beyond a piece is its own.
+struct share {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
+};
+
+// The shares of all threads, at the end of the scratch memory.
+static struct share * shares_of(const struct ggml_compute_params * params) {
+    const size_t end = ((size_t) params->wdata + params->wsize) / 64 * 64;
+    return (struct share *) end - params->nth;
+}
+
+// The next piece of a share; -1: there is none.
+static int64_t take(struct share * share) {
+    if (atomic_load_explicit(&share->next, memory_order_relaxed) >= share->end) {
+        return -1;
+    }
+    const int64_t piece = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+    return piece < share->end ? piece : -1;
 }
 
 // Each thread prepares the one column for itself and multiplies its share of the rows.
@@ -264,20 +284,24 @@ static void multiply_alone(struct product * p, int ith, int nth) {
         p->columns += ith * p->column_bytes;
         prepare(p, column_of(p->dst->src[1], 0), 0, p->k / ggml_blck_size(p->kernel->column_type), p->columns);
     }
-    multiply(p, 0, 0, first, last, 0, 1);
+    multiply(p, 0, 0, first, last, last, 0, 1);
 }
 
 static bool multiply_together(struct product * p, const struct ggml_compute_params * params) {
     if (p->columns) {
         prepare_all(p, params->ith, params->nth);
     }
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
+    const int ith = params->ith, nth = params->nth;
+    const struct pieces s = cut(p, nth);
+    struct share * shares = shares_of(params);
+    shares[ith].next = s.n * ith / nth;
+    shares[ith].end  = s.n * (ith + 1) / nth;
     ggml_barrier(params->threadpool);
-    const struct pieces s = cut(p, params->nth);
-    for (int64_t i = params->ith; i < s.n; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        multiply_piece(p, &s, i);
+    for (int i = 0; i < nth; i++) {
+        struct share * share = &shares[(ith + i) % nth];
+        for (int64_t piece; (piece = take(share)) >= 0;) {
+            multiply_piece(p, &s, piece, share->end);
+        }
     }
     return true;
 }
@@ -306,7 +330,6 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
         .is_interleaved = interleaved != NULL,
         .k              = k,
         .column_bytes   = column_bytes(kernel, k),
-        .n_threads      = params->nth,
     };
     if (kernel->column_type != GGML_TYPE_F32) {
         p.columns = kernel->column_size ? aligned_pointer(params->wdata) : params->wdata;
@@ -320,6 +343,21 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
 
 // Columns of an expert that a thread prepares at a time.
 #define EXPERT_COLUMNS 32
+
+// Experts of tokens up to which the next one is searched.
+#define EXPERTS_SEARCHED 256
+
+// The expert after this one that a product needs; -1: there is none, or the search would take long.
+static int64_t next_expert(const struct ggml_tensor * ids, int64_t expert) {
+    int64_t next = INT64_MAX;
+    for (int64_t token = 0; token < ids->ne[1] && ggml_nelements(ids) <= EXPERTS_SEARCHED; token++) {
+        for (int64_t i = 0; i < ids->ne[0]; i++) {
+            const int64_t id = *(const int32_t *) ((const char *) ids->data + i * ids->nb[0] + token * ids->nb[1]);
+            next = id > expert ? at_most(id, next) : next;
+        }
+    }
+    return next < INT64_MAX ? next : -1;
+}
 
 // In place of `ggml_compute_forward_mul_mat_id_tiled`: one expert's product, or false. `routed`
 // holds pairs: the slot among the experts of a token, and the token. src1 is rounded already.
@@ -342,7 +380,8 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
     const bool    plain = kernel->column_type == GGML_TYPE_F32;
     const size_t  bytes = column_bytes(kernel, k);
     const char * interleaved = interleaved_rows(kernel, a);
-    const char * rows = (interleaved ? interleaved : (const char *) a->data) + expert * a->nb[2];
+    const char * experts = interleaved ? interleaved : (const char *) a->data;
+    const int64_t next = next_expert(dst->src[2], expert);
     char * own = aligned_pointer(scratch) + (size_t) params->ith * EXPERT_COLUMNS * bytes;
     for (int64_t done = 0; done < n_routed && first < last; done += EXPERT_COLUMNS) {
         const int n = (int) at_most(n_routed - done, EXPERT_COLUMNS);
@@ -363,7 +402,7 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
         }
         const struct matmul_job job = {
             .k          = k,
-            .rows       = rows + first * a->nb[1],
+            .rows       = experts + expert * a->nb[2] + first * a->nb[1],
             .is_interleaved = interleaved != NULL,
             .row_stride = a->nb[1],
             .n_rows     = (int) (last - first),
@@ -372,6 +411,8 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
             .n_columns  = n,
             .type       = a->type,
             .streamed   = is_large(a),
+            .n_coming   = (int) (last - first),
+            .then       = next < 0 ? NULL : experts + next * a->nb[2] + first * a->nb[1],
         };
         function_for(kernel, dst, n_routed, interleaved != NULL)(&job);
     }
@@ -382,12 +423,13 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
 // type that ggml rounds it to.
 size_t matmul_work_size(int n_tasks, struct ggml_tensor * dst) {
     const struct matmul_kernel * kernel = kernel_of(dst);
+    const size_t shares = (size_t) (n_tasks + 1) * sizeof(struct share);
     if (!kernel) {
-        return ggml_tiled_wdata_size(n_tasks, dst);
+        return ggml_tiled_wdata_size(n_tasks, dst) + shares;
     }
     const size_t columns = dst->op == GGML_OP_MUL_MAT ? (size_t) (ggml_nrows(dst->src[1]) + n_tasks)
                                                       : (size_t) (n_tasks * EXPERT_COLUMNS);
-    return column_bytes(kernel, dst->src[0]->ne[0]) * columns + 64;
+    return column_bytes(kernel, dst->src[0]->ne[0]) * columns + 64 + shares;
 }
 
 #endif

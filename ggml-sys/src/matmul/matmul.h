@@ -28,7 +28,8 @@ struct matmul_job {
     int                  n_columns;  // 1 to MATMUL_COLUMNS
     enum ggml_type       type;       // of the weights
     bool                 streamed;   // the matrix is too large to be in a cache
-    size_t               ahead;      // bytes to the rows that this thread will probably multiply next
+    int                  n_coming;   // n_rows, and those after them that this thread multiplies next
+    const char *         then;       // where its weights are after those; NULL: unknown
 };
 
 struct word_layout;

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define INTERLEAVED_AHEAD 32768 // bytes from interleaved weights to those that are prefetched meanwhile
+#define AHEAD     32768 // bytes at least from weights to those that are prefetched meanwhile
 #define PACK_ROWS 16
 #define PACK_K    1024 // terms that are unpacked at a time; a multiple of every block
 
@@ -57,13 +57,6 @@ FORMAT(iq3_xxs, 2, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
 FORMAT(iq3_s, 2, 0, 0, QK_K, 32, QK_K / 32, false, LANES_ZERO, 8)
 FORMAT(q6_K, 2, offsetof(block_q6_K, d), 0, QK_K, 16, QK_K / 16, false, 32, 6)
 
-// Weights that are prefetched while others are unpacked, as many bytes as those: the next ones, and
-// ones that are needed much later; NULL: there are none of these.
-struct coming {
-    const char * next;
-    const char * later;
-};
-
 // Blocks of 16 rows, each as ggml has it or all interleaved (interleave.h).
 struct source {
     bool                 is_interleaved;
@@ -73,19 +66,19 @@ struct source {
     const char *         words;
 };
 
-// Unpacks `n` terms (a multiple of the block) of 16 rows.
-typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);
+// Unpacks `n` terms (a multiple of the block) of 16 rows, and prefetches as many bytes from `coming` on.
+typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, const char * coming, struct packed * out);
 
 // The same of interleaved rows.
-typedef void (*pack_interleaved_fn)(const char * loose, const char * words, int n, struct coming coming,
+typedef void (*pack_interleaved_fn)(const char * loose, const char * words, int n, const char * coming,
                                     struct packed * out);
 
 #define PACK_ROWS_OF(name)                                                                                            \
-    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out);
+    void pack_##name(const char * const rows[PACK_ROWS], int n, const char * coming, struct packed * out);
 
 #define PACK(name)                                                                                                    \
     PACK_ROWS_OF(name)                                                                                                \
-    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, const char * coming,                  \
                                  struct packed * out);                                                                \
     void multiply_interleaved_##name(const struct matmul_job * job);
 
@@ -170,7 +163,7 @@ MATMUL_INLINE lanes load_bytes(const struct source s, int b, size_t offset) {
 // The destination of unpacked codes, and the weights to prefetch meanwhile.
 struct target {
     struct packed * out;
-    struct coming   coming;
+    const char *    coming;
     int             block_codes; // lanes of codes in a block
     int             block_bytes; // of 16 rows
     // Where codes of one block are multiplied with columns in place of being stored: the sums of their groups for each
@@ -198,19 +191,25 @@ MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
     const int to   = (t.block_bytes * (part + 1) / t.block_codes + 63) / 64;
     UNROLL for (int line = from; line < to; line++) {
         const size_t offset = (size_t) block * t.block_bytes + 64 * line;
-        _mm_prefetch(t.coming.next + offset, _MM_HINT_T1);
-        if (t.coming.later) {
-            _mm_prefetch(t.coming.later + offset, _MM_HINT_T1);
-        }
+        _mm_prefetch(t.coming + offset, _MM_HINT_T1);
     }
     if (!t.dots) {
         __asm__ volatile("" ::: "memory");
     }
 }
 
+// The weights to prefetch while those at `at` are read: at least a tile after them, so that no row of one is missing when it
+// begins. Where no more of them are known, those themselves, to no effect.
+MATMUL_INLINE const char * coming_after(const struct matmul_job * job, const char * at) {
+    const size_t tile  = PACK_ROWS * job->row_stride;
+    const char * after = at + (tile > AHEAD ? tile : AHEAD);
+    const char * end   = job->rows + (size_t) job->n_coming * job->row_stride;
+    return after < end ? after : job->then ? job->then + (after - end) : at;
+}
+
 typedef void (*unpack_fn)(const struct source s, int n, const struct target t);
 
-MATMUL_INLINE struct target target_of(const struct pack_format f, const struct word_layout layout, struct coming coming,
+MATMUL_INLINE struct target target_of(const struct pack_format f, const struct word_layout layout, const char * coming,
                                       struct packed * out) {
     return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, 0, NULL };
 }
@@ -258,7 +257,7 @@ MATMUL_INLINE void multiply_unpacked(const int C, const struct matmul_job * job,
                     dots[i][g].all = lanes_set(f.mins ? 0 : c[i].sums[g]);
                 }
             }
-            struct target t = target_of(f, layout, (struct coming) { words + INTERLEAVED_AHEAD, NULL }, &w);
+            struct target t = target_of(f, layout, coming_after(job, words), &w);
             t.dots      = dots;
             t.n_columns = C;
             t.columns   = columns;
@@ -296,7 +295,7 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
 
 // The functions of a type whose rows are not interleaved, by `unpack_NAME`.
 #define UNPACK_ROWS(name)                                                                                             \
-    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {          \
+    void pack_##name(const char * const rows[PACK_ROWS], int n, const char * coming, struct packed * out) {           \
         unpack_##name((struct source) { false, layout_##name, rows, NULL, NULL }, n,                                  \
                       target_of(format_##name, layout_##name, coming, out));                                          \
     }
@@ -304,7 +303,7 @@ MATMUL_INLINE void multiply_interleaved(const struct matmul_job * job, const str
 // Those of other types.
 #define UNPACK(name)                                                                                                  \
     UNPACK_ROWS(name)                                                                                                 \
-    void pack_interleaved_##name(const char * loose, const char * words, int n, struct coming coming,                 \
+    void pack_interleaved_##name(const char * loose, const char * words, int n, const char * coming,                  \
                                  struct packed * out) {                                                               \
         unpack_##name((struct source) { true, layout_##name, NULL, loose, words }, n,                                 \
                       target_of(format_##name, layout_##name, coming, out));                                          \

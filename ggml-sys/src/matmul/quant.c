@@ -194,8 +194,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
             const int n = job->k - done < part ? (int) (job->k - done) : part;
             const size_t block  = (size_t) (done / f.block);
             const size_t offset = block * layout.bytes;
-            const char * next = base + PACK_ROWS * (job->row_stride + offset);
-            const struct coming coming = { next, next + job->ahead };
+            const char * coming = coming_after(job, base + PACK_ROWS * offset);
             if (job->is_interleaved) {
                 pack_interleaved(base + block * loose_bytes(layout), words + block * words_of(layout) * 4 * PACK_ROWS, n, coming, &w);
             } else {
