@@ -623,6 +623,13 @@ static struct cut cut_of(const struct attention * a, int n_threads) {
     return cut;
 }
 
+// The `i`th of `n` items that threads take in turn, so that a thread whose turns are regular gets adjacent ones: the rows of adjacent
+// heads lie side by side, and processors prefetch such.
+static int in_turn(int i, int n, int n_threads) {
+    const int thread = i % n_threads;
+    return thread * (n / n_threads) + least(thread, n % n_threads) + i / n_threads;
+}
+
 static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     (void) ith;
     (void) userdata;
@@ -640,11 +647,12 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
             w.end = w.first;
             w.first = tile_before(&a, w.end, cut.max_queries);
         }
-        const int part = (int) (taken % cut.per_tile);
+        const int turn = (int) (taken % cut.per_tile);
+        const int part = in_turn(turn, cut.per_tile, nth);
         const int at = part % parts * cut.n_heads;
         w.head = part / parts * a.group + at;
         w.n_heads = least(cut.n_heads, a.group - at);
-        w.next_kv_head = part + nth < cut.per_tile ? (part + nth) / parts : -1;
+        w.next_kv_head = turn + nth < cut.per_tile ? in_turn(turn + nth, cut.per_tile, nth) / parts : -1;
         attend(&a, &w, &s);
     }
     // Each thread arrives here once; the last one resets the counter for the next run.
