@@ -133,6 +133,10 @@ tokens in the cache; "8 sequences" have 512 tokens each. The models are those of
 `dense` with 6 layers.
 "Measured" has the day and the commit. Rows of other machines stay as they are.
 
+`llama-batched-bench` of ik_llama.cpp reads token 0 everywhere, so that all tokens of a batch need the same experts; that of llama.cpp reads random
+tokens, and so does `bench perf`. Since 2026-12-01 it is built with random tokens (`std::rand() % llama_n_vocab(model)` in the two calls of
+`common_batch_add` that had 0).
+
 {HEAD}
 |---|---|---|---|--:|--:|--:|---|---|
 {chr(10).join(rows.values())}
