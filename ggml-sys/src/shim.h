@@ -114,11 +114,11 @@ void shim_graph_set_invariant(struct ggml_cgraph * graph);
 // loaded in place of gathered: a tile, which takes as many bytes as its rows do. 0: none are.
 int shim_interleaved_rows(int type, int64_t k);
 
-// Interleaves `n_rows` rows of k elements, whole tiles.
+// Interleaves `n_rows` rows of k elements; those after the last whole tile are copied.
 void shim_interleave(int type, int64_t k, const void * rows, int64_t n_rows, void * out);
 
-// Has products on the processor read the rows of a weight, all of them whole tiles, at `rows`, where they are
-// interleaved. Other operations read the tensor's own data.
+// Has products on the processor read the rows of a weight at `rows`, where they are interleaved: matrices of whole tiles, or one
+// whose last rows are copied. Other operations read the tensor's own data.
 void shim_tensor_set_interleaved(struct ggml_tensor * weight, const void * rows);
 
 // Whether products on the processor use its tile registers (AMX). `how`: -1 as it is, 0 no, 1 where the processor has them, 2 always,

@@ -40,7 +40,9 @@ void shim_interleave(int type, int64_t k, const void * rows, int64_t n_rows, voi
     const struct word_layout layout = *layout_of(type);
     const size_t row    = ggml_row_size((enum ggml_type) type, k);
     const size_t blocks = row / layout.bytes, words = words_of(layout);
-    for (int64_t first = 0; first < n_rows; first += PACK_ROWS) {
+    const int64_t whole = n_rows / PACK_ROWS * PACK_ROWS;
+    memcpy((char *) out + whole * row, (const char *) rows + whole * row, (n_rows - whole) * row);
+    for (int64_t first = 0; first < whole; first += PACK_ROWS) {
         const char * tile   = (const char *) rows + (size_t) first * row;
         char *       loose  = (char *) out + (size_t) first * row;
         char *       to     = loose + blocks * loose_bytes(layout);

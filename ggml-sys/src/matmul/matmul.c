@@ -69,7 +69,7 @@ static bool is_by_ggml(const struct matmul_kernel * kernel, const struct ggml_te
     return kernel->alone_by_ggml && n == 1 && !is_invariant(dst);
 }
 
-// The interleaved rows of weights, or of a view of whole tiles of them; NULL: they have none.
+// The interleaved rows of weights, or of a view of whole tiles of them, or of all from such a one on; NULL: they have none.
 static const char * interleaved_rows(const struct matmul_kernel * kernel, const struct ggml_tensor * a) {
     const struct ggml_tensor * of = a->view_src ? a->view_src : a;
     if (!(of->flags & INTERLEAVED) || !kernel->layout) {
@@ -78,9 +78,10 @@ static const char * interleaved_rows(const struct matmul_kernel * kernel, const 
     const size_t offset = a->view_src ? a->view_offs : 0;
     const size_t tile   = (size_t) kernel->tile_rows * of->nb[1];
     const bool has_tiles = offset % tile == 0 && (a->ne[2] == 1 || a->nb[2] % tile == 0) &&
-                           (a->ne[3] == 1 || a->nb[3] % tile == 0) && a->ne[1] % kernel->tile_rows == 0;
+                           (a->ne[3] == 1 || a->nb[3] % tile == 0);
+    const bool has_end   = a->ne[1] % kernel->tile_rows == 0 || offset + a->ne[1] * of->nb[1] == ggml_nbytes(of);
     const bool has_rows  = a->type == of->type && a->ne[0] == of->ne[0] && a->nb[1] == of->nb[1];
-    return has_tiles && has_rows ? (const char *) of->extra + offset : NULL;
+    return has_tiles && has_end && has_rows ? (const char *) of->extra + offset : NULL;
 }
 
 // The function for the product `dst` of `n` columns in all.
@@ -183,6 +184,13 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
                      int64_t column, int64_t last) {
     const struct ggml_tensor * a = p->dst->src[0];
     const struct ggml_tensor * b = p->dst->src[1];
+    // Those after the last whole tile are not interleaved.
+    const int64_t whole = a->ne[1] / p->kernel->tile_rows * p->kernel->tile_rows;
+    if (p->is_interleaved && row < whole && whole < end) {
+        multiply(p, i2, i3, row, whole, coming, column, last);
+        multiply(p, i2, i3, whole, end, coming, column, last);
+        return;
+    }
     const char * columns[MATMUL_COLUMNS];
     float *      out[MATMUL_COLUMNS];
     for (int64_t i = column; i < last; i++) {
@@ -196,7 +204,7 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
     const struct matmul_job job = {
         .k          = p->k,
         .rows       = p->rows + row * a->nb[1] + a2 * a->nb[2] + a3 * a->nb[3],
-        .is_interleaved = p->is_interleaved,
+        .is_interleaved = p->is_interleaved && row < whole,
         .row_stride = a->nb[1],
         .n_rows     = (int) (end - row),
         .columns    = columns,

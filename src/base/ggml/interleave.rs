@@ -39,8 +39,14 @@ impl RowsInFile {
     fn tile_rows(ty: TensorType, shape: [u64; 4]) -> usize {
         // SAFETY: the function reads its arguments and tables.
         let rows = unsafe { sys::shim_interleaved_rows(ty.id() as i32, shape[0] as i64) };
+        let is_one = shape[2] * shape[3] == 1;
         match u64::try_from(rows) {
-            Ok(rows) if rows > 0 && shape[1].is_multiple_of(rows) => rows as usize,
+            // The rows after the last whole tile of one matrix stay as they are.
+            Ok(rows)
+                if rows > 0 && shape[1] >= rows && (is_one || shape[1].is_multiple_of(rows)) =>
+            {
+                rows as usize
+            }
             _ => 0,
         }
     }
@@ -124,7 +130,7 @@ impl InterleavedRows {
             let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
             let n_rows = (from.len() as u64 / row_bytes) as i64;
             let k = rows.shape[0] as i64;
-            // SAFETY: the type and `k` have tiles; `from` and `out` are whole tiles of as many bytes.
+            // SAFETY: the type and `k` have tiles; `from` and `out` are rows of as many bytes.
             unsafe {
                 let (from, out) = (from.as_ptr().cast(), out.as_mut_ptr().cast());
                 sys::shim_interleave(rows.ty.id() as i32, k, from, n_rows, out);

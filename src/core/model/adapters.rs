@@ -158,17 +158,8 @@ impl ModelAdapters {
     }
 
     fn count_uses(&mut self, plan: &Plan) {
-        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
-        let ends = [
-            Some(&plan.embed),
-            plan.source.as_ref().map(|source| &source.embed),
-            plan.per_layer.as_ref(),
-            head,
-            Some(&plan.pool),
-        ];
-        let units = plan.units().chain(plan.mixes());
-        let units = units.chain(ends.into_iter().flatten());
-        let used = units.flat_map(|unit| unit.weights.iter().flatten());
+        let used = plan.all_units();
+        let used = used.flat_map(|unit| unit.weights.iter().flatten());
         let used = used.filter_map(|at| Some(self.updates.get(at)?.len()));
         self.n_uses = used.sum();
     }

@@ -15,7 +15,7 @@ use super::memory;
 /// of many models is the token table.
 fn multiplied(plan: &Plan) -> HashSet<usize> {
     let of_units = plan
-        .units()
+        .all_units()
         .filter(|unit| unit.device == 0)
         .flat_map(|unit| {
             let weights = unit.contract.0.weights.iter().zip(&unit.weights);

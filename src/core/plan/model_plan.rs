@@ -230,6 +230,19 @@ impl Plan {
         blocks(&self.layers)
     }
 
+    /// [`Plan::units`], the mixes, and what is before and after the layers.
+    pub fn all_units(&self) -> impl Iterator<Item = &Unit> {
+        let ends = [
+            Some(&self.embed),
+            self.source.as_ref().map(|source| &source.embed),
+            self.per_layer.as_ref(),
+            self.head.as_ref().and_then(|head| head.unit.as_ref()),
+            Some(&self.pool),
+        ];
+        let units = self.units().chain(self.mixes());
+        units.chain(ends.into_iter().flatten())
+    }
+
     /// Bytes of the caches, for the given types of keys and values.
     ///
     /// `None` if a row is not a whole number of blocks of its type.

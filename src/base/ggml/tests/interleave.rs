@@ -65,7 +65,9 @@ fn interleaved_rows_give_the_same_bits() {
     for &ty in TYPES {
         for k in [256, 1280] {
             let arena = Arena::new(1, 0).expect("small");
-            let matrix = matrix(&arena, ty, [k, 48, 1, 1], k as u32);
+            // The last rows are no whole tile.
+            let m = if k == 256 { 48 } else { 53 };
+            let matrix = matrix(&arena, ty, [k, m, 1, 1], k as u32);
             // Whole tiles, part of one, and columns that are multiplied alone, some at a time, and in parts.
             let cases = [
                 (0, 2, 1),
@@ -86,8 +88,9 @@ fn interleaved_rows_give_the_same_bits() {
             assert!(before == products(), "{ty}, rows of {k}");
             // The first column of many, of which each has the bits that it has alone.
             let [two, many] = [2, 130].map(|n| matrix.product(0, n, 1));
-            assert_eq!(matrix.product(0, 1, 2)[..], two[..48], "{ty}, rows of {k}");
-            assert_eq!(many[..48], two[..48], "{ty}, rows of {k}");
+            let m = m as usize;
+            assert_eq!(matrix.product(0, 1, 2)[..], two[..m], "{ty}, rows of {k}");
+            assert_eq!(many[..m], two[..m], "{ty}, rows of {k}");
             let near = alone.iter().zip(&two).all(|(a, b)| (a - b).abs() < 1e-3);
             assert!(near, "{ty}, rows of {k}");
         }
