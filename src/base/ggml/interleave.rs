@@ -39,7 +39,7 @@ impl RowsInFile {
     fn tile_rows(ty: TensorType, shape: [u64; 4]) -> usize {
         // SAFETY: the function reads its arguments and tables.
         let rows = unsafe { sys::shim_interleaved_rows(ty.id() as i32, shape[0] as i64) };
-        let is_one = shape[2] * shape[3] == 1;
+        let is_one = shape[2] == 1 && shape[3] == 1;
         match u64::try_from(rows) {
             // The rows after the last whole tile of one matrix stay as they are.
             Ok(rows)
