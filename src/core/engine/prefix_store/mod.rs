@@ -332,8 +332,9 @@ impl Shared {
                 index.drop_held(oldest);
             }
             drop(index);
-            self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.evict();
+            // Last: whoever drains finds the folder as it stays.
+            self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
