@@ -197,15 +197,17 @@ fn nearly_all_steps_of_long_greedy_completions_are_launched_ahead() {
     let server = Server::with(&options, &[("MADE_UP_QUEUE", "0,0,2000")]);
     let count = |name: &str| counted(&server, name);
     let before = ["bench_graphs_run_total", "bench_device_waits_total"].map(count);
+    let n_tokens = 150;
     let (status, answer) =
-        server.chat(json!({ "max_tokens": 150, "ignore_eos": true, "temperature": 0 }));
+        server.chat(json!({ "max_tokens": n_tokens, "ignore_eos": true, "temperature": 0 }));
     assert_eq!(status, 200, "{answer}");
     let after = ["bench_graphs_run_total", "bench_device_waits_total"].map(count);
     let [steps, waits] = [0, 1].map(|at| after[at] - before[at]);
     let ahead = count("bench_passes_launched_ahead_total");
     // The end is the best token now and then, and is banned.
     assert_eq!(count("bench_passes_undone_total"), 0);
-    assert!(ahead + 12 >= steps, "{ahead} of {steps}");
+    // The prompt takes a pass or, on a loaded machine, several.
+    assert!(ahead + 12 >= n_tokens, "{ahead} of {n_tokens}");
     assert!(waits <= 3 * steps, "{waits} in {steps}");
     // What the host decides about a token keeps passes from beginning.
     for own in [
