@@ -64,11 +64,6 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
 
 static bool is_invariant(const struct ggml_tensor * dst) { return dst->op_params[INVARIANT] != 0; }
 
-// Whether ggml's function for one element multiplies the `n` columns of the product `dst` faster than their kernel.
-static bool is_by_ggml(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n) {
-    return kernel->alone_by_ggml && n == 1 && !is_invariant(dst);
-}
-
 // The interleaved rows of weights, or of a view of whole tiles of them, or of all from such a one on; NULL: they have none.
 static const char * interleaved_rows(const struct matmul_kernel * kernel, const struct ggml_tensor * a) {
     const struct ggml_tensor * of = a->view_src ? a->view_src : a;
@@ -82,6 +77,12 @@ static const char * interleaved_rows(const struct matmul_kernel * kernel, const 
     const bool has_end   = a->ne[1] % kernel->tile_rows == 0 || offset + a->ne[1] * of->nb[1] == ggml_nbytes(of);
     const bool has_rows  = a->type == of->type && a->ne[0] == of->ne[0] && a->nb[1] == of->nb[1];
     return has_tiles && has_end && has_rows ? (const char *) of->extra + offset : NULL;
+}
+
+// Whether ggml's function for one element multiplies the `n` columns of the product `dst` faster than their kernel.
+static bool is_by_ggml(const struct matmul_kernel * kernel, const struct ggml_tensor * dst, int64_t n,
+                       bool is_interleaved) {
+    return kernel->alone_by_ggml && n == 1 && !is_interleaved && !is_invariant(dst);
 }
 
 // The function for the product `dst` of `n` columns in all.
@@ -318,8 +319,9 @@ static bool multiply_together(struct product * p, const struct ggml_compute_para
 bool matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
     const int64_t n = ggml_nrows(dst->src[1]);
     const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    const char * interleaved = kernel ? interleaved_rows(kernel, dst->src[0]) : NULL;
     struct matmul_kernel plain;
-    if (!kernel || is_by_ggml(kernel, dst, n)) {
+    if (!kernel || is_by_ggml(kernel, dst, n, interleaved != NULL)) {
         // One column is faster here too: threads share the rows better.
         const bool is_ours = is_invariant(dst) || n == 1;
         if (!is_ours || dst->src[1]->type != GGML_TYPE_F32 || ggml_is_empty(dst)) {
@@ -329,7 +331,6 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
         kernel = &plain;
     }
     const int64_t k = dst->src[0]->ne[0];
-    const char * interleaved = interleaved_rows(kernel, dst->src[0]);
     struct product p = {
         .kernel         = kernel,
         .multiply       = function_for(kernel, dst, n, interleaved != NULL),
@@ -372,14 +373,16 @@ static int64_t next_expert(const struct ggml_tensor * ids, int64_t expert) {
 bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t expert,
                    int64_t n_routed, const int32_t * routed, char * scratch) {
     const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
-    if (kernel && is_by_ggml(kernel, dst, n_routed)) {
-        return false;
-    }
+    const struct ggml_tensor * a = dst->src[0];
     if (!kernel) {
         return !is_invariant(dst) &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);
     }
-    const struct ggml_tensor * a = dst->src[0];
+    // Of one expert, rows after the last whole tile are not interleaved.
+    const char * interleaved = a->ne[1] % kernel->tile_rows == 0 ? interleaved_rows(kernel, a) : NULL;
+    if (is_by_ggml(kernel, dst, n_routed, interleaved != NULL)) {
+        return false;
+    }
     const struct ggml_tensor * b = dst->src[1];
     const int64_t k     = a->ne[0];
     const int64_t tiles = pieces_of(a->ne[1], kernel->tile_rows);
@@ -387,7 +390,6 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
     const int64_t last  = at_most(tiles * (params->ith + 1) / params->nth * kernel->tile_rows, a->ne[1]);
     const bool    plain = kernel->column_type == GGML_TYPE_F32;
     const size_t  bytes = column_bytes(kernel, k);
-    const char * interleaved = interleaved_rows(kernel, a);
     const char * experts = interleaved ? interleaved : (const char *) a->data;
     const int64_t next = next_expert(dst->src[2], expert);
     char * own = aligned_pointer(scratch) + (size_t) params->ith * EXPERT_COLUMNS * bytes;

@@ -52,7 +52,7 @@ struct matmul_kernel {
     multiply_fn multiply_alone;
     // How rows of these weights are interleaved (interleave.h); NULL: they are not.
     const struct word_layout * layout;
-    // Whether ggml's function for one element is faster for one column, with other bits.
+    // Whether ggml's function for one element is faster for one column of rows that are not interleaved, with other bits.
     bool alone_by_ggml;
 };
 

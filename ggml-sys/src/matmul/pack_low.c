@@ -1,6 +1,6 @@
 // From ggml's blocks of 256 weights of 2 to 3 bits to lanes (see pack.c). Most are indices of points of a grid: four or eight codes
-// with absolute values, whose signs are bits of their own. Unpacking takes longer than reading: rows are not interleaved, and one
-// column is multiplied by ggml's functions.
+// with absolute values, whose signs are bits of their own: looking them up takes longer than reading, so their rows are not interleaved, and one column is multiplied by
+// ggml's functions.
 
 #define GGML_COMMON_IMPL_C
 #include "packed.h"
@@ -28,8 +28,10 @@ MATMUL_INLINE void unpack_q2_K(const struct source s, int n, const struct target
         UNROLL for (int half = 0; half < 2; half++) {
             lanes v[8];
             load_words(s, b, offsetof(block_q2_K, qs) + 32 * half, 8, v);
-            UNROLL for (int i = 0; i < 32; i++) {
-                store_codes(t, b * 64 + half * 32 + i, two_bits(v[i % 8], i / 8));
+            UNROLL for (int run = 0; run < 4; run++) {
+                UNROLL for (int i = 0; i < 8; i++) {
+                    store_codes(t, b * 64 + half * 32 + run * 8 + i, two_bits(v[i], run));
+                }
             }
         }
     }
@@ -56,9 +58,11 @@ MATMUL_INLINE void unpack_q3_K(const struct source s, int n, const struct target
         UNROLL for (int half = 0; half < 2; half++) {
             lanes low[8];
             load_words(s, b, offsetof(block_q3_K, qs) + 32 * half, 8, low);
-            UNROLL for (int i = 0; i < 32; i++) {
-                const lanes bit = lanes_and(lanes_right16(high[i % 8], 4 * half + i / 8), lanes_bytes(1));
-                store_codes(t, b * 64 + half * 32 + i, lanes_or(two_bits(low[i % 8], i / 8), lanes_left16(bit, 2)));
+            UNROLL for (int run = 0; run < 4; run++) {
+                UNROLL for (int i = 0; i < 8; i++) {
+                    const lanes bit = lanes_and(lanes_right16(high[i], 4 * half + run), lanes_bytes(1));
+                    store_codes(t, b * 64 + half * 32 + run * 8 + i, lanes_or(two_bits(low[i], run), lanes_left16(bit, 2)));
+                }
             }
         }
     }
@@ -197,8 +201,8 @@ MATMUL_INLINE void unpack_iq3_s(const struct source s, int n, const struct targe
     }
 }
 
-UNPACK_ROWS(q2_K)
-UNPACK_ROWS(q3_K)
+UNPACK(q2_K)
+UNPACK(q3_K)
 UNPACK_ROWS(iq2_xxs)
 UNPACK_ROWS(iq2_xs)
 UNPACK_ROWS(iq2_s)

@@ -254,14 +254,14 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         from_q8_K(x, first, last, k, y, format_##name.group, format_##name.mins, format_##name.zero); \
     }
 
-#define KERNEL_Q8_K(name)                                                                            \
+#define KERNEL_Q8_K(name, alone, by_ggml)                                                            \
     COLUMNS_Q8_K(name)                                                                               \
     static void multiply_##name(const struct matmul_job * job) {                                     \
         multiply_packed(job, format_##name, layout_##name, pack_##name, pack_interleaved_##name,     \
                         multiply_interleaved_##name);                                                \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name), &layout_##name \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, alone, &layout_##name, by_ggml \
     };
 
 // Types whose rows are not interleaved.
@@ -281,12 +281,12 @@ KERNEL_Q8_0(iq4_nl, LANES_ALONE(iq4_nl))
 KERNEL_Q8_0(mxfp4, NULL)
 KERNEL_Q8_1(q4_1)
 KERNEL_Q8_1(q5_1)
-KERNEL_Q8_K(iq4_xs)
-KERNEL_Q8_K(q4_K)
-KERNEL_Q8_K(q5_K)
-KERNEL_Q8_K(q6_K)
-KERNEL_LOW(q2_K)
-KERNEL_LOW(q3_K)
+KERNEL_Q8_K(iq4_xs, LANES_ALONE(iq4_xs), false)
+KERNEL_Q8_K(q4_K, LANES_ALONE(q4_K), false)
+KERNEL_Q8_K(q5_K, LANES_ALONE(q5_K), false)
+KERNEL_Q8_K(q6_K, LANES_ALONE(q6_K), false)
+KERNEL_Q8_K(q2_K, NULL, true)
+KERNEL_Q8_K(q3_K, NULL, true)
 KERNEL_LOW(iq2_xxs)
 KERNEL_LOW(iq2_xs)
 KERNEL_LOW(iq2_s)

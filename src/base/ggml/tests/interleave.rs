@@ -7,7 +7,7 @@ use crate::weights::FileBytes;
 use crate::weights::TensorType::{self, *};
 
 pub(super) const TYPES: &[TensorType] = &[
-    Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
+    Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
 ];
 
 /// A matrix in a file.
@@ -107,8 +107,12 @@ fn experts_are_interleaved() {
     if !machine_interleaves() {
         return;
     }
-    let (k, m, n_experts) = (256, 32, 4);
-    for &ty in TYPES {
+    let k = 256;
+    // The last rows of one expert are no whole tile.
+    for ((m, n_experts), &ty) in [(32, 4), (40, 1)]
+        .iter()
+        .flat_map(|of| TYPES.iter().map(move |ty| (*of, ty)))
+    {
         let arena = Arena::new(1, 0).expect("small");
         let matrix = matrix(&arena, ty, [k, m, n_experts, 1], 3);
         let product = || {
@@ -124,15 +128,14 @@ fn experts_are_interleaved() {
             executor
                 .write(&b, &values(3 * k as usize, 5))
                 .expect("columns");
-            executor
-                .write_indices(&ids, &[0, 3, 3, 1, 1, 2])
-                .expect("ids");
+            let experts = [0, 3, 3, 1, 1, 2].map(|expert| expert % n_experts as i32);
+            executor.write_indices(&ids, &experts).expect("ids");
             executor.run().expect("it runs");
             result::<f32>(&executor, &z)
         };
         let before = product();
         let _rows = matrix.interleave();
-        assert_eq!(before, product(), "{ty}");
+        assert_eq!(before, product(), "{ty}, {n_experts} experts of {m} rows");
     }
 }
 
