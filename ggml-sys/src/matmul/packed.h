@@ -172,6 +172,7 @@ struct target {
     int             quads, bits;
     int             n_columns;
     const int8_t * const * columns;
+    const int32_t * const * sums; // with which those of the groups begin; NULL: with 0
 };
 
 // Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
@@ -182,7 +183,11 @@ MATMUL_INLINE void store_codes(const struct target t, int at, lanes v) {
     const int block = at / t.block_codes, part = at % t.block_codes;
     if (t.dots) {
         UNROLL for (int i = 0; i < t.n_columns; i++) {
-            lanes_add_product(t.bits, part % t.quads, &t.dots[i][part / t.quads], v, t.columns[i] + 4 * part);
+            struct lanes_sum * sum = &t.dots[i][part / t.quads];
+            if (part % t.quads == 0) {
+                sum->all = lanes_set(t.sums ? t.sums[i][part / t.quads] : 0);
+            }
+            lanes_add_product(t.bits, part % t.quads, sum, v, t.columns[i] + 4 * part);
         }
     } else {
         lanes_store(t.out->codes[at], v);
@@ -211,7 +216,7 @@ typedef void (*unpack_fn)(const struct source s, int n, const struct target t);
 
 MATMUL_INLINE struct target target_of(const struct pack_format f, const struct word_layout layout, const char * coming,
                                       struct packed * out) {
-    return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, 0, NULL };
+    return (struct target) { out, coming, f.block / 4, PACK_ROWS * (int) layout.bytes, NULL, f.group / 4, f.bits, 0, NULL, NULL };
 }
 
 // Adds to a column's sums the products of group `g` of the weights with it: `acc` is the sum, `part` that of the block of the
@@ -251,16 +256,16 @@ MATMUL_INLINE void multiply_unpacked(const int C, const struct matmul_job * job,
             struct packed w;
             struct lanes_sum dots[LANES_DIRECT][QK_K / 16];
             const int8_t * columns[LANES_DIRECT];
+            const int32_t * sums[LANES_DIRECT];
             UNROLL for (int i = 0; i < C; i++) {
                 columns[i] = c[i].codes;
-                UNROLL for (int g = 0; g < groups; g++) {
-                    dots[i][g].all = lanes_set(f.mins ? 0 : c[i].sums[g]);
-                }
+                sums[i]    = c[i].sums;
             }
             struct target t = target_of(f, layout, coming_after(job, words), &w);
             t.dots      = dots;
             t.n_columns = C;
             t.columns   = columns;
+            t.sums      = f.mins ? NULL : sums;
             unpack((struct source) { true, layout, NULL, loose, words }, f.block, t);
             UNROLL for (int i = 0; i < C; i++) {
                 vec part = vec_set(0.0f);
