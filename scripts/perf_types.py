@@ -60,7 +60,8 @@ def page(rows):
 Written by `scripts/perf_types.py` (`make perf-types`); do not edit. One sequence is decoded at a depth of 64 tokens. "Share" is the bytes of
 weights and of the KV cache that it reads per second, over what as many threads read when they do nothing else (`bench perf`). Above 1, the
 processor's caches hold a part of the weights. The types are those of `bench convert --type`; the models are those of
-[performance-families.md](performance-families.md), with random weights.
+[performance-families.md](performance-families.md), with random weights. "Native" is a program for the instructions of the machine alone, others
+are sets of a program that has several. The bandwidth of a shared machine can change between its measurement and that of decoding.
 
 {HEAD}
 |---|---|---|--:|--:|--:|---|---|

@@ -243,7 +243,7 @@ pub(super) struct LoadOptions {
     #[arg(long, hide_short_help = true)]
     deterministic: bool,
     /// Use quantised weights as they are in the file; default: where memory allows, matrices on the processor are copied
-    /// with their rows interleaved, so that tokens come faster; with --deterministic results are the same bits
+    /// with their rows interleaved, so that tokens come faster; with --deterministic both give the same bits
     #[arg(long, hide_short_help = true)]
     no_repack: bool,
     /// Name of one of the chat templates in the model; default: `tool_use` for requests with tools, else `default`

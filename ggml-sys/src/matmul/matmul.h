@@ -60,6 +60,7 @@ struct matmul_kernel {
 const struct matmul_kernel * matmul_float_kernel(enum ggml_type type);
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type);
 
+// Unrolls loops of at most 16 steps. Longer ones are nested: in a loop that stays, arrays are in memory, not in registers.
 #define UNROLL _Pragma("GCC unroll 16")
 
 #define MATMUL_INLINE static inline __attribute__((always_inline))

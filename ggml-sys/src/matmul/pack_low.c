@@ -1,6 +1,6 @@
 // From ggml's blocks of 256 weights of 2 to 3 bits to lanes (see pack.c). Most are indices of points of a grid: four or eight codes
-// with absolute values, whose signs are bits of their own: looking them up takes longer than reading, so their rows are not interleaved, and one column is multiplied by
-// ggml's functions.
+// with absolute values, whose signs are bits of their own. Looking points up takes longer than reading them: rows of these types are
+// not interleaved, and one column is multiplied by ggml's functions.
 
 #define GGML_COMMON_IMPL_C
 #include "packed.h"

@@ -175,7 +175,8 @@ struct target {
     const int32_t * const * sums; // with which those of the groups begin; NULL: with 0
 };
 
-// Stores or multiplies one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
+// Stores or multiplies one vector of codes, and prefetches its share of the next weights. The codes of a group come in order: its
+// sum begins with the first. The rows of a tile are read
 // side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). They come into the second
 // cache: the first one waits for few lines at a time, too few for the latency of memory. Many prefetches at once would
 // stall, hence the fence: compilers would gather them.

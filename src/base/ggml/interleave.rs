@@ -1,8 +1,8 @@
 //! Rows of weights that are interleaved for products on the processor: a copy that is read at the speed of memory.
 //!
 //! Kernels multiply sixteen rows side by side. Where the rows lie one after another, their words have to be gathered, which
-//! takes longer than memory does. Results have the same bits with and without a copy, but for single columns of types that
-//! have another function for these without, where they need not be batch-invariant.
+//! takes longer than memory does. Results have the same bits with and without a copy. The exception is a single column that
+//! need not be batch-invariant: without a copy some types have another function for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

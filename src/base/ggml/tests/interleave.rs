@@ -109,33 +109,32 @@ fn experts_are_interleaved() {
     }
     let k = 256;
     // The last rows of one expert are no whole tile.
-    for ((m, n_experts), &ty) in [(32, 4), (40, 1)]
-        .iter()
-        .flat_map(|of| TYPES.iter().map(move |ty| (*of, ty)))
-    {
-        let arena = Arena::new(1, 0).expect("small");
-        let matrix = matrix(&arena, ty, [k, m, n_experts, 1], 3);
-        let product = || {
-            let mut g = Graph::new(16, 8).expect("a small graph");
-            let b = g.input("b", F32, &[k, 1, 3]).expect("columns");
-            let ids = g.index_input("ids", I32, &[2, 3], n_experts).expect("ids");
-            let z = g.mul_mat_id(&matrix.tensor, &b, &ids).expect("shapes fit");
-            g.output(&z).expect("of this graph");
-            let mut executor = Executor::new(&[], 2, 64).expect("the processor");
-            // Experts of one column are multiplied as those of several.
-            executor.set_batch_invariant();
-            executor.load(g).expect("it fits");
-            executor
-                .write(&b, &values(3 * k as usize, 5))
-                .expect("columns");
-            let experts = [0, 3, 3, 1, 1, 2].map(|expert| expert % n_experts as i32);
-            executor.write_indices(&ids, &experts).expect("ids");
-            executor.run().expect("it runs");
-            result::<f32>(&executor, &z)
-        };
-        let before = product();
-        let _rows = matrix.interleave();
-        assert_eq!(before, product(), "{ty}, {n_experts} experts of {m} rows");
+    for (m, n_experts) in [(32, 4), (40, 1)] {
+        for &ty in TYPES {
+            let arena = Arena::new(1, 0).expect("small");
+            let matrix = matrix(&arena, ty, [k, m, n_experts, 1], 3);
+            let product = || {
+                let mut g = Graph::new(16, 8).expect("a small graph");
+                let b = g.input("b", F32, &[k, 1, 3]).expect("columns");
+                let ids = g.index_input("ids", I32, &[2, 3], n_experts).expect("ids");
+                let z = g.mul_mat_id(&matrix.tensor, &b, &ids).expect("shapes fit");
+                g.output(&z).expect("of this graph");
+                let mut executor = Executor::new(&[], 2, 64).expect("the processor");
+                // Experts of one column are multiplied as those of several.
+                executor.set_batch_invariant();
+                executor.load(g).expect("it fits");
+                executor
+                    .write(&b, &values(3 * k as usize, 5))
+                    .expect("columns");
+                let experts = [0, 3, 3, 1, 1, 2].map(|expert| expert % n_experts as i32);
+                executor.write_indices(&ids, &experts).expect("ids");
+                executor.run().expect("it runs");
+                result::<f32>(&executor, &z)
+            };
+            let before = product();
+            let _rows = matrix.interleave();
+            assert_eq!(before, product(), "{ty}, {n_experts} experts of {m} rows");
+        }
     }
 }
 
